@@ -148,6 +148,8 @@ pub enum Error {
     BadDocument { at: i64, reason: String },
     #[error("document {at} of the list is not valid: {error}")]
     InList { at: i64, error: Box<Error> },
+    #[error("the documents of \"then\" of settlement {at} are not valid: {error}")]
+    InThen { at: usize, error: Box<Error> },
     #[error("\"{one}\" and \"{other}\" must not be given both")]
     BothGiven {
         one: &'static str,
@@ -343,7 +345,7 @@ impl Error {
                 ERRCODE_NULL_VALUE_NOT_ALLOWED
             }
             Self::ListLengths { .. } | Self::ManyDimensions { .. } => ERRCODE_ARRAY_ELEMENT_ERROR,
-            Self::InList { error, .. } => error.code(),
+            Self::InList { error, .. } | Self::InThen { error, .. } => error.code(),
             Self::LongDuration { .. } => ERRCODE_DATETIME_FIELD_OVERFLOW,
             Self::BadInterval(..) => ERRCODE_INVALID_DATETIME_FORMAT,
             Self::NegativeLimit { .. }
@@ -453,6 +455,14 @@ impl Error {
     pub fn in_list(self, at: usize) -> Self {
         Self::InList {
             at: at as i64 + 1,
+            error: Box::new(self),
+        }
+    }
+
+    /// The error of the documents that a settlement brings along. `at` counts from 0.
+    pub fn in_then(self, at: usize) -> Self {
+        Self::InThen {
+            at: at + 1,
             error: Box::new(self),
         }
     }

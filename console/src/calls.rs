@@ -117,6 +117,7 @@ select subject, status, jsonb_pretty(payload) as payload, jsonb_pretty(headers) 
        extract(epoch from picked_at)::float8 as picked_at,
        extract(epoch from settled_at)::float8 as settled_at,
        extract(epoch from lease_ends)::float8 as lease_ends,
+       extract(epoch from expires_at)::float8 as expires_at,
        worker, jsonb_pretty(result) as result, jsonb_pretty(progress) as progress, last_error,
        ordering_key, jsonb_pretty(origin) as origin, jsonb_pretty(queued) as queued, is_from_history
 from fetchq.doc_get($1, $2)";
@@ -162,6 +163,7 @@ row! {
         pub picked_at: Option<f64>,
         pub settled_at: Option<f64>,
         pub lease_ends: Option<f64>,
+        pub expires_at: Option<f64>,
         pub worker: Option<String>,
         pub result: Option<String>,
         pub progress: Option<String>,

@@ -9,9 +9,9 @@ use crate::timing::Timing;
 
 /// The metrics that events change. The first ones count the documents of a status, in the order of
 /// `Status::ALL`. `v` stands for the metric of a version.
-pub const METRICS: [&str; 20] = [
+pub const METRICS: [&str; 21] = [
     "kll", "pln", "pnd", "act", "cpl", "cnt", "v", "ent", "pkd", "prc", "suc", "fai", "err", "rej",
-    "res", "orp", "drp", "can", "rev", "ded",
+    "res", "orp", "drp", "can", "rev", "ded", "exp",
 ];
 
 /// The place of a metric in [`METRICS`]: of the name that begins at a place of a text.
@@ -90,12 +90,12 @@ pub fn codes() -> impl Iterator<Item = i16> {
 }
 
 /// What each event adds, by its number.
-const EFFECTS: [Effects; 38] = effects(include_bytes!("../../src/sql/counter_events.sql"));
+const EFFECTS: [Effects; 40] = effects(include_bytes!("../../src/sql/counter_events.sql"));
 
 /// Reads rows such as `(4, 'complete', '+prc +suc +cpl -act')`. No other digit of the script follows a
 /// parenthesis, and no other letter a sign.
-const fn effects(sql: &[u8]) -> [Effects; 38] {
-    let mut all = [Effects { plus: 0, minus: 0 }; 38];
+const fn effects(sql: &[u8]) -> [Effects; 40] {
+    let mut all = [Effects { plus: 0, minus: 0 }; 40];
     let (mut at, mut code) = (0, 0);
     while at + 1 < sql.len() {
         if sql[at] == b'(' && sql[at + 1].is_ascii_digit() {
@@ -166,6 +166,9 @@ pub enum Event {
     KillRemoved = 36,
     /// The document was rejected, and is planned until its retry is due.
     RejectPlanned = 37,
+    /// The document did not begin in time.
+    ExpirePlanned = 38,
+    ExpirePending = 39,
 }
 
 impl Event {
@@ -255,6 +258,15 @@ impl Event {
         }
     }
 
+    /// Returns the event of a document with this status that expires. Returns None for one that has begun.
+    pub fn expire(from: Status) -> Option<Self> {
+        match from {
+            Status::Planned => Some(Self::ExpirePlanned),
+            Status::Pending => Some(Self::ExpirePending),
+            _ => None,
+        }
+    }
+
     /// Returns the event that removes a document with this status.
     pub fn remove(from: Status) -> Self {
         match from {
@@ -324,8 +336,8 @@ mod tests {
         for code in codes() {
             assert_ne!(Effects::of(code), Effects::default(), "{code}");
         }
-        assert_eq!(Event::RejectPlanned.code(), 37);
-        assert_eq!(Effects::of(38), Effects::default());
+        assert_eq!(Event::ExpirePending.code(), 39);
+        assert_eq!(Effects::of(40), Effects::default());
         let complete: Vec<_> = Effects::of(4).signs().collect();
         let expected = [("act", -1), ("cpl", 1), ("prc", 1), ("suc", 1)];
         assert_eq!(

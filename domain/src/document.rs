@@ -190,6 +190,8 @@ const C: &str = "collate pg_catalog.\"C\"";
 // headers: what its producer says about the document. It stays with the document for good.
 // origin: where a document of a dead-letter queue came from.
 // queued: what was put on the document while it was leased; it runs again with that.
+// expires_at: a document that has not begun by then is killed. It is not read after the first attempt
+// has begun.
 // A row with all columns NULL that may be NULL is no larger for them: its header has room for 72 columns.
 columns! {
     Subject = Def::new("subject", Varchar(Some(255))).also(C).not_null().kept().put();
@@ -216,6 +218,7 @@ columns! {
     Headers = Def::new("headers", Jsonb).kept().put();
     Origin = Def::new("origin", Jsonb).kept();
     Queued = Def::new("queued", Jsonb);
+    ExpiresAt = Def::new("expires_at", Timestamptz).kept().put();
 }
 
 /// The columns of the primary key.
@@ -232,6 +235,9 @@ pub const PICK_KEY: [Column; 5] = [
 
 /// The columns of the due index, in its order.
 pub const DUE_KEY: [Column; 3] = [Column::Status, Column::NextIteration, Column::Seq];
+
+/// The column of the expiry index.
+pub const EXPIRY_KEY: [Column; 1] = [Column::ExpiresAt];
 
 impl Column {
     /// Its definition.

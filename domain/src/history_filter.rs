@@ -30,7 +30,14 @@ const OTHER_KEYS: [&str; 2] = ["status", ALL];
 const ALL: &str = "all";
 
 /// How a document can have been settled.
-pub const OUTCOMES: [&str; 5] = ["completed", "killed", "dropped", "popped", "cancelled"];
+pub const OUTCOMES: [&str; 6] = [
+    "completed",
+    "killed",
+    "dropped",
+    "popped",
+    "cancelled",
+    "expired",
+];
 
 /// The keys of a filter of entries.
 pub fn keys() -> String {

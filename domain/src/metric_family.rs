@@ -39,6 +39,8 @@ pub enum Family {
     Settled,
     /// Leases that expired.
     LeasesLost,
+    /// Documents that did not begin in time.
+    Expired,
     /// Documents that moved to a dead-letter queue.
     DeadLetters,
     /// How long documents waited.
@@ -65,7 +67,7 @@ pub enum Family {
 
 impl Family {
     /// All of them, in the order in which they are reported.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Documents,
         Self::OldestReady,
         Self::PlannedOverdue,
@@ -73,6 +75,7 @@ impl Family {
         Self::Picked,
         Self::Settled,
         Self::LeasesLost,
+        Self::Expired,
         Self::DeadLetters,
         Self::Wait,
         Self::Run,
@@ -101,6 +104,7 @@ impl Family {
             Self::Picked => "fetchq_picked_total",
             Self::Settled => "fetchq_settled_total",
             Self::LeasesLost => "fetchq_leases_lost_total",
+            Self::Expired => "fetchq_expired_total",
             Self::DeadLetters => "fetchq_dead_letters_total",
             Self::Wait => "fetchq_wait_seconds",
             Self::Run => "fetchq_run_seconds",
@@ -122,6 +126,7 @@ impl Family {
             | Self::Picked
             | Self::Settled
             | Self::LeasesLost
+            | Self::Expired
             | Self::DeadLetters
             | Self::FloorMisses => Kind::Counter,
             Self::Wait | Self::Run => Kind::Histogram,
@@ -147,6 +152,7 @@ impl Family {
                 "Documents that a worker settled by outcome: succeeded, rescheduled, rejected, killed"
             }
             Self::LeasesLost => "Documents whose lease expired",
+            Self::Expired => "Documents that were killed because they did not begin in time",
             Self::DeadLetters => "Documents that moved to the dead-letter queue of their queue",
             Self::Wait => "How long documents were due before they were picked",
             Self::Run => "How long documents were active before their worker settled them",

@@ -120,7 +120,7 @@ macro_rules! settings {
     };
 }
 
-static SETTINGS: [Setting; 20] = settings! {
+static SETTINGS: [Setting; 22] = settings! {
     "max_attempts", Some("max_attempts"), Count, || json!(5);
     "retry.base", Some("retry_base"), Duration, NONE;
     "retry.factor", Some("retry_factor"), Factor, || json!(2);
@@ -141,6 +141,8 @@ static SETTINGS: [Setting; 20] = settings! {
     "metrics_retention", Some("metrics_retention"), Policy, || json!([]);
     "current_version", Some("current_version"), Integer, || json!(0);
     "lease", Some("lease_duration"), Span, || json!("5 minutes");
+    "expire_after", Some("expire_after"), Span, NONE;
+    "max_run", Some("max_run"), Span, NONE;
 };
 
 const DEAD_LETTER: &str = "dead_letter";

@@ -27,6 +27,7 @@ reasons! {
     NotDue = "not_due";
     Retry = "retry";
     Maintenance = "maintenance";
+    Expired = "expired";
     OrderingKey = "ordering_key";
     SetAside = "set_aside";
     OpenTransaction = "open_transaction";
@@ -122,6 +123,8 @@ pub struct Doc {
     pub max_attempts: i32,
     pub version: i32,
     pub picked_at: Option<i64>,
+    /// When it expires, if it has not begun by then.
+    pub expires_at: Option<i64>,
     pub settled_at: Option<i64>,
     pub last_error: Option<String>,
     /// The worker that has leased it, and its process.
@@ -143,7 +146,7 @@ impl Doc {
 /// Where a document is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    Table(Doc),
+    Table(Box<Doc>),
     /// Its newest entry in the history.
     History {
         outcome: String,
@@ -257,6 +260,15 @@ impl Facts<'_> {
         } else if doc.status == Some(Status::Planned) {
             let detail = "It is due, and maintenance has not made it pending yet.";
             found.push(self.maintenance(detail, doc.at));
+        }
+        if let Some(at) = doc.expires_at
+            && at <= self.now
+            && doc.attempts == 0
+        {
+            let detail =
+                "It has expired: it did not begin in time, and maintenance has not killed it yet.";
+            let hint = format!("Put it again: {}", self.call("doc_put"));
+            found.push(Because::new(Reason::Expired, detail.to_owned(), hint).since(Some(at)));
         }
         found.extend(doc.key.as_ref().map(|key| self.behind(key)));
         if doc.is_set_aside {
@@ -491,7 +503,7 @@ impl Facts<'_> {
     }
 
     fn in_history(&self, outcome: &str, at: i64) -> Because {
-        let detail = format!("It has left the queue: it was {outcome}. The history has it.");
+        let detail = format!("It has left the queue. The history has it as {outcome}.");
         let (queue, subject) = (literal(self.queue), literal(self.subject));
         let hint = format!(
             "Run it again: select * from fetchq.doc_put({queue}, {subject}, (select payload from fetchq.doc_get({queue}, {subject})))"
@@ -559,7 +571,7 @@ mod tests {
             cap: None,
             rate: None,
             workers: None,
-            place: Place::Table(doc),
+            place: Place::Table(Box::new(doc)),
         }
     }
 

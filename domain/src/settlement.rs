@@ -21,11 +21,10 @@ pub enum Action {
 pub const ACTIONS: &str = "complete, drop, reject, kill, snooze or reschedule";
 
 /// The keys of a settlement, for messages.
-pub const KEYS: &str =
-    "subject, lease, action, payload, result, message, details, ref_id, delay and next_iteration";
+pub const KEYS: &str = "subject, lease, action, then, payload, result, message, details, ref_id, delay and next_iteration";
 
 /// The keys that every action has.
-const COMMON_KEYS: [&str; 3] = ["subject", "lease", "action"];
+const COMMON_KEYS: [&str; 4] = ["subject", "lease", "action", "then"];
 
 impl Action {
     const ALL: [Self; 6] = [

@@ -27,10 +27,11 @@ fn options(call: &Call, payload: Jsonb) -> Result<NewDoc<'_>> {
         max_attempts: doc_options::max_attempts(call.opt_int(5))?,
         next_iteration: doc_options::due(None, call.opt_interval(6))?,
         headers: doc_options::headers(call.opt_json(7))?,
+        expires: doc_options::expires_in(call.opt_interval(8))?.into(),
     })
 }
 
-/// `doc_append(queue, payload, version, priority, ordering_key, max_attempts, delay, headers) →
+/// `doc_append(queue, payload, version, priority, ordering_key, max_attempts, delay, headers, expires_in) →
 /// subject`: adds a document that is due now or after `delay`, an interval, and returns the subject
 /// that was generated for it. It is picked after the documents of its priority that are due before.
 /// NULL is the default of every argument but queue. A queue that does not exist raises a warning and
@@ -55,8 +56,8 @@ fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_append_many(queue, payloads, version, priority, ordering_key, max_attempts, delay, headers) →
-/// subjects`: adds documents that are due now or after `delay`, in their order, and returns the subjects
+/// `doc_append_many(queue, payloads, version, priority, ordering_key, max_attempts, delay, headers,
+/// expires_in) → subjects`: adds documents that are due now or after `delay`, in their order, and returns the subjects
 /// that were generated for them. All have the same options. A queue that does not exist raises a warning
 /// and returns no rows.
 ///

@@ -40,7 +40,7 @@ fn doc_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             Ok(extend(queue, &list, Some(duration)))
         })?;
         match extended.into_iter().next() {
-            Some(Extended::Until { time, stop }) => {
+            Some(Extended::Until { time, stop, .. }) => {
                 Ok(call.record(&[Arg::timestamp(time), Arg::from(stop)]))
             }
             Some(Extended::Lost(error)) => Err(error),
@@ -60,7 +60,7 @@ fn extend(queue: &Queue, list: &[Extension], duration: Option<Interval>) -> Vec<
 /// leases of a JSON array last for `duration`, an interval, from now; NULL: the setting `lease` of each
 /// queue. An element has a subject, the number of its lease, `progress` if there is any, and `queue`
 /// if the document is of another one; `queue` NULL: each element names it. A row for each tells its
-/// outcome: extended, cancelled, lost or missing. `stop` says whether the worker was asked to stop.
+/// outcome: extended, limited by the setting `max_run`, cancelled, lost or missing. `stop` says whether the worker was asked to stop.
 ///
 /// Fails with `UnknownQueue`, with `BadDuration`, and with `Invalid` for an array that is not valid.
 #[pg_extern(sql = false)]
@@ -88,7 +88,14 @@ fn docs_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         }
         for (element, extended) in list.iter().zip(outcomes) {
             let (word, ends, stop) = match extended {
-                Some(Extended::Until { time, stop }) => ("extended", Arg::timestamp(time), stop),
+                Some(Extended::Until {
+                    time,
+                    stop,
+                    is_limited,
+                }) => {
+                    let word = if is_limited { "limited" } else { "extended" };
+                    (word, Arg::timestamp(time), stop)
+                }
                 Some(Extended::Lost(error)) => (lost(error)?, Arg::no_timestamp(), false),
                 _ => ("cancelled", Arg::no_timestamp(), false),
             };

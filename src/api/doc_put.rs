@@ -29,11 +29,12 @@ fn new_doc(call: &Call) -> Result<NewDoc<'_>> {
         ordering_key: doc_options::ordering_key(call.opt_text(7))?,
         max_attempts: doc_options::max_attempts(call.opt_int(8))?,
         headers: doc_options::headers(call.opt_json(10))?,
+        expires: doc_options::expires_in(call.opt_interval(11))?.into(),
     })
 }
 
 /// `doc_put(queue, subject, payload, next_iteration, version, priority, mode, ordering_key,
-/// max_attempts, delay, headers) → action`: adds a document. When its subject exists, `mode`
+/// max_attempts, delay, headers, expires_in) → action`: adds a document. When its subject exists, `mode`
 /// decides: ignore, replace, merge, earliest, debounce, reset or once. It is due at `next_iteration`, or
 /// `delay`, an interval, after the start of the transaction. NULL is the default of every argument
 /// but queue and subject.

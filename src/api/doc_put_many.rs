@@ -2,7 +2,7 @@
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{opt_queue_name, respond_write, unique_subject};
+use crate::api::entry::{opt_queue_name, respond_write};
 use crate::pg::call::Reply;
 use crate::pg::value::Arg;
 use crate::store::documents::doc_options;
@@ -21,7 +21,7 @@ fn doc_put_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let docs = call.json(1, "docs")?;
         let mode = doc_options::mode(call.opt_text(2))?;
         let mut out = call.rows();
-        for (subject, action) in store::put_docs(queue.as_ref(), docs, mode, unique_subject)? {
+        for (subject, action) in store::put_docs(queue.as_ref(), docs, mode)? {
             out.push(&[Arg::from(subject.as_str()), Arg::from(action.word())]);
         }
         Ok(out.done())

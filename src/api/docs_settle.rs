@@ -20,14 +20,16 @@ use crate::pg::{passing_error, relation};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
 use crate::store::settle::doc_settle::Settlement;
-use crate::store::settle::docs_settle::{self as store, Outcome};
+use crate::store::settle::docs_settle::Outcome;
+use crate::store::settle::follow_ups as store;
 
 /// `docs_settle(queue, settlements, on_lost) → (subject, outcome, status)`: settles the documents of
 /// a JSON array, each as its `action` says. A row for each tells its outcome: settled, repeated, lost,
 /// not_active or missing. `on_lost`: 'report', or 'error' to settle all of them or none; NULL:
-/// 'report'.
+/// 'report'. A document that is settled puts those of its `then`, in the queues that they name.
 ///
-/// Fails with `UnknownQueue`, with `Invalid` for an array that is not valid, with `BadValue` for
+/// Fails with `UnknownQueue`, with `InThen` for a document of `then` that is not valid, or into whose queue
+/// the caller may not push, with `Invalid` for an array that is not valid, with `BadValue` for
 /// another `on_lost`; with `LeaseNeeded` where a lease is missing; with `on_lost` 'error' as
 /// `doc_complete` does.
 #[pg_extern(sql = false)]
@@ -338,6 +340,15 @@ impl Reader {
                 doc.message = Some(Cow::Owned(names::cut_message(&message).to_owned()));
             }
             "details" => doc.details = Some(value.to_jsonb()),
+            "then" => {
+                if value.checked_len("then")?.is_none() {
+                    let kind = value.kind();
+                    let reason =
+                        format!("its then is a JSON {kind}, expected an array of documents");
+                    return Err(self.bad(reason));
+                }
+                doc.then = Some(value.to_jsonb());
+            }
             "ref_id" => doc.ref_id = Some(Cow::Owned(as_text(value))),
             "delay" => {
                 let text = self.text(key, value)?;

@@ -145,12 +145,6 @@ pub fn generated_subject() -> String {
     subjects::generate(time::clock(), session::number())
 }
 
-/// Generates a subject that is unique among all servers, so that documents with such subjects can move to
-/// another one. Subjects sort in the order in which they were generated, to the millisecond.
-pub fn unique_subject() -> String {
-    uuid::Uuid::now_v7().to_string()
-}
-
 /// A limit of a number of rows; NULL: `default`. Fails with `NegativeLimit` when it is less than 0.
 pub fn limit_or(call: &Call, at: usize, name: &'static str, default: i32) -> Result<i32> {
     match call.is_null(at) {

@@ -20,7 +20,7 @@ fn counts(outcome: documents::Outcome) -> [Arg; 3] {
     [
         Arg::from(outcome.activated),
         Arg::from(outcome.rescheduled),
-        Arg::from(outcome.killed),
+        Arg::from(outcome.killed.saturating_add(outcome.expired)),
     ]
 }
 

@@ -16,6 +16,7 @@ use crate::signals::background_worker::BackgroundWorker;
 use crate::store::queues::known_tables;
 use crate::store::queues::queue;
 use crate::store::upkeep::jobs::Wait;
+use crate::store::upkeep::maintenance;
 
 /// How often all queues are examined, because documents can appear without a due change:
 /// microseconds.
@@ -301,10 +302,18 @@ impl<'a> Calendar<'a> {
                 true => HashMap::new(),
                 false => known_tables::epochs(tables.iter().map(|(table, _)| *table)),
             };
-            (tables, epochs)
+            let expiring = match is_full {
+                true => HashSet::new(),
+                false => tables
+                    .iter()
+                    .filter(|(_, name)| maintenance::has_expiry_entries(name))
+                    .map(|(table, _)| *table)
+                    .collect(),
+            };
+            (tables, epochs, expiring)
         });
         match found {
-            Ok((found, epochs)) => {
+            Ok((found, epochs, expiring)) => {
                 let tables: HashSet<u32> = found.iter().map(|(table, _)| *table).collect();
                 let dropped = self.queues.keys().filter(|table| !tables.contains(table));
                 for table in dropped.copied().collect::<Vec<_>>() {
@@ -316,6 +325,8 @@ impl<'a> Calendar<'a> {
                 for (table, queue) in found {
                     let epoch = epochs.get(&table);
                     let due_at = epoch.and_then(|epoch| due::known_due(table, *epoch));
+                    // The floors do not say when a document expires.
+                    let due_at = due_at.filter(|_| !expiring.contains(&table));
                     if due_at.is_none() && !left.contains(&table) {
                         self.sweep.push_back(table);
                     }

@@ -14,7 +14,7 @@ impl Error {
             Self::NeitherGiven { one, other } => format!("Pass {one} or {other}."),
             Self::AlsoNeeded { given, needed } => format!("Pass {needed}, or omit {given}."),
             Self::BothGiven { one, other } => format!("Pass {one} or {other}, and omit the other one."),
-            Self::InList { error, .. } => error.hint(),
+            Self::InList { error, .. } | Self::InThen { error, .. } => error.hint(),
             Self::UnknownQueue(queue) => {
                 format!("Create it with: select * from fetchq.queue_create('{queue}')")
             }
@@ -27,7 +27,7 @@ impl Error {
             Self::NullElement { .. } => "Remove the null element.".into(),
             Self::ListLengths { .. } => "Pass one element for each subject, or no list at all.".into(),
             Self::ManyDimensions { .. } => "Pass a plain list such as array['a', 'b'].".into(),
-            Self::BadDocument { .. } | Self::NoList => r#"Pass an array such as [{"subject": "s1", "payload": {}, "version": 0, "priority": 0, "next_iteration": "2030-01-01"}]. A document without a subject gets one, and "queue" names another queue than that of the call."#.into(),
+            Self::BadDocument { .. } | Self::NoList => r#"Pass an array such as [{"subject": "s1", "payload": {}, "version": 0, "priority": 0, "next_iteration": "2030-01-01"}]; only the subject is needed, and doc_put_many() makes one where it is missing."#.into(),
             Self::NotMergeable { .. } => "Merge JSON objects only, or use the mode replace, which accepts any payload.".into(),
             Self::NotActive { .. } | Self::SomeNotActive { .. } => "Only an active document can be settled: the lease may have expired, or another session has settled the document.".into(),
             Self::SettledBefore { .. } => "This call is repeated, as after a broken connection, and nothing is left to do. Roll back what this transaction has done for the document: the one that settled it has done the same, and has committed.".into(),

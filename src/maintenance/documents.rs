@@ -5,7 +5,8 @@ use pgrx::PgSqlErrorCode;
 
 use crate::domain::jobs::Ran;
 use crate::domain::names::QueueName;
-use crate::error::{self, Result};
+use crate::error::{self, Result, raise};
+use crate::pg::subtransaction;
 use crate::signals::progress;
 use crate::store::queues::open_queue::Queue;
 use crate::store::upkeep::maintenance;
@@ -20,6 +21,8 @@ pub struct Outcome {
     pub rescheduled: i32,
     /// Documents whose lease has expired at their last attempt.
     pub killed: i32,
+    /// Documents that did not begin in time.
+    pub expired: i32,
     /// Why documents could not be killed: they could not be moved to the dead-letter queue or to
     /// the history.
     pub kill_failure: Option<String>,
@@ -53,7 +56,9 @@ pub fn run_open(queue: &Queue, limit: i32, kills: bool) -> Result<Outcome> {
 }
 
 fn run_as_owner(queue: &Queue, limit: i32, kills: bool) -> Result<Outcome> {
-    let expired = if kills {
+    let mut waiting = Ok(0);
+    let mut expired = if kills {
+        waiting = attempt_expiry(queue, limit);
         maintenance::expire(queue, limit)?
     } else {
         maintenance::Expired {
@@ -62,22 +67,43 @@ fn run_as_owner(queue: &Queue, limit: i32, kills: bool) -> Result<Outcome> {
         }
     };
     if let Some(message) = &expired.failure {
-        error::warn(
-            PgSqlErrorCode::ERRCODE_WARNING,
-            format!(
-                "documents of queue \"{}\" that failed too often cannot leave it: {message}",
-                queue.name
-            ),
-            "They stay active, and it is tried again. See dead_letter and history in fetchq.queue_settings().",
-        );
+        warn_of_failure(queue, "failed too often", "active", message);
     }
-    progress::add_rows(expired.killed + expired.returned);
+    let waiting = waiting.unwrap_or_else(|message| {
+        warn_of_failure(queue, "have expired", "waiting", &message);
+        expired.failure.get_or_insert(message);
+        0
+    });
+    progress::add_rows(expired.killed + expired.returned + waiting);
     let activated = maintenance::make_pending(queue, limit);
     progress::add_rows(activated);
     Ok(Outcome {
         killed: expired.killed,
         rescheduled: expired.returned,
         activated,
+        expired: waiting,
         kill_failure: expired.failure,
     })
+}
+
+fn warn_of_failure(queue: &Queue, what: &str, stay: &str, message: &str) {
+    error::warn(
+        PgSqlErrorCode::ERRCODE_WARNING,
+        format!(
+            "documents of queue \"{}\" that {what} cannot leave it: {message}",
+            queue.name
+        ),
+        &format!(
+            "They stay {stay}, and it is tried again. See dead_letter and history in fetchq.queue_settings()."
+        ),
+    );
+}
+
+/// Kills documents that did not begin in time. An error of that, which is one of the history, does not
+/// keep the other documents from being maintained.
+fn attempt_expiry(queue: &Queue, limit: i32) -> std::result::Result<i32, String> {
+    if !maintenance::has_expired(queue) {
+        return Ok(0);
+    }
+    subtransaction::attempt(|| raise(maintenance::expire_waiting(queue, limit)))
 }

@@ -278,7 +278,7 @@ pub fn run_document_maintenance(
     if may_kill {
         note_kills(&job, now, outcome.kill_failure.as_deref(), kills);
     }
-    let changed = outcome.activated + outcome.rescheduled + outcome.killed;
+    let changed = outcome.activated + outcome.rescheduled + outcome.killed + outcome.expired;
     drop(batch);
     if record_run && (changed > 0 || failures > 0) {
         jobs::reschedule(job.id, delay);
@@ -286,7 +286,12 @@ pub fn run_document_maintenance(
     // The floors cannot pass documents that this transaction has changed, so they do not say when
     // the next one is due.
     let next = match changed {
-        0 => maintenance::next_due(&queue).unwrap_or_else(|| delay.after(now)),
+        0 => {
+            let next = maintenance::next_due(&queue).unwrap_or_else(|| delay.after(now));
+            let expiry = maintenance::next_expiry(&queue).unwrap_or(i64::MAX);
+            // What could not be killed waits.
+            next.min(kills.map_or(expiry, |wait| expiry.max(wait.until)))
+        }
         _ => now,
     };
     Some(DocumentRun { changed, next })

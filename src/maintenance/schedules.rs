@@ -22,7 +22,7 @@ use crate::pg::lasting::{Lasting, lasting};
 use crate::pg::role;
 use crate::pg::zone::ServerZone;
 use crate::pg::{lock_wait, memory, subtransaction, time};
-use crate::store::documents::doc_push::{self, NewDoc};
+use crate::store::documents::doc_push::{self, Expires, NewDoc};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::{self, Right, Scope};
 use crate::store::upkeep::deferred_triggers::DeferredTriggers;
@@ -241,6 +241,7 @@ impl<'a> Template<'a> {
             ordering_key: None,
             max_attempts: None,
             headers: self.headers,
+            expires: Expires::AsQueue,
         };
         Ok(doc_push::push(queue, &doc))
     }

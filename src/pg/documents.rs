@@ -71,6 +71,14 @@ impl Row {
         self.nulls[column as usize]
     }
 
+    /// Returns whether a document has expired at a time in microseconds since 2000: it has not begun, and
+    /// its time is over.
+    pub fn has_expired(&self, now: i64) -> bool {
+        !self.is_null(Column::ExpiresAt)
+            && self.int8(Column::ExpiresAt) <= now
+            && self.int4(Column::Attempts) == 0
+    }
+
     /// Returns a column as a value with its type.
     pub fn arg(&self, column: Column) -> Arg {
         let at = column as usize;
@@ -115,6 +123,8 @@ pub struct Documents {
     pub pick: pg_sys::Relation,
     /// The index of planned and active documents. NULL when the access does not need it.
     pub due: pg_sys::Relation,
+    /// The index of documents that expire. It is opened where one is written.
+    pub expiry: pg_sys::Oid,
     /// The row that was read last. NULL before the first one is read.
     pub slot: *mut pg_sys::TupleTableSlot,
     scan: pg_sys::IndexScanDesc,
@@ -169,6 +179,7 @@ impl Documents {
                     indexes.due,
                     matches!(access, Access::Insert | Access::Update),
                 ),
+                expiry: indexes.expiry,
                 slot: std::ptr::null_mut(),
                 scan: std::ptr::null_mut(),
                 has_snapshot: false,

@@ -42,6 +42,8 @@ pub struct Indexes {
     pub pick: pg_sys::Oid,
     /// The index of planned and active documents.
     pub due: pg_sys::Oid,
+    /// The index of documents that expire.
+    pub expiry: pg_sys::Oid,
 }
 
 /// What the caller will do with the documents.
@@ -92,7 +94,7 @@ pub unsafe fn is_as_created(table: pg_sys::Relation, indexes: &Indexes) -> bool 
             return false;
         }
         let cells = std::slice::from_raw_parts((*list).elements, (*list).length as usize);
-        let expected = [indexes.key, indexes.pick, indexes.due];
+        let expected = [indexes.key, indexes.pick, indexes.due, indexes.expiry];
         let is_as_expected = cells.len() == expected.len()
             && cells.iter().all(|cell| expected.contains(&cell.oid_value));
         pg_sys::list_free(list);

@@ -4,7 +4,7 @@
 
 use pgrx::pg_sys;
 
-use crate::domain::document::{DUE_KEY, KEY, PICK_KEY};
+use crate::domain::document::{DUE_KEY, EXPIRY_KEY, KEY, PICK_KEY};
 use crate::domain::status::Status;
 use crate::pg::documents::{Change, Column, Documents, Row};
 use crate::pg::documents_check::has_assertions;
@@ -347,8 +347,12 @@ impl Documents {
     /// Inserts the entry of a row into the index of its status, if there is one.
     ///
     /// These are the predicates of the two partial indexes: a document that is completed,
-    /// killed or blocked is in neither.
+    /// killed or blocked is in neither. One that expires if it does not begin is in a third one.
     unsafe fn insert_status_entry(&self, row: &Row, tid: *mut pg_sys::ItemPointerData) {
+        if !row.is_null(Column::ExpiresAt) {
+            // SAFETY: As in `insert_key_entry`.
+            unsafe { self.insert_expiry_entry(row, tid) };
+        }
         if !row.is_null(Column::LockUpgrade) {
             return;
         }
@@ -364,6 +368,24 @@ impl Documents {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// Inserts the entry of a row into the index of documents that expire, if it waits for its first
+    /// attempt.
+    unsafe fn insert_expiry_entry(&self, row: &Row, tid: *mut pg_sys::ItemPointerData) {
+        let status = Status::from_code(row.int4(Column::Status));
+        let waits = matches!(status, Some(Status::Planned | Status::Pending));
+        if !waits || row.int4(Column::Attempts) != 0 {
+            return;
+        }
+        let not_unique = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO;
+        // SAFETY: The table is locked, so its index exists. It was found among the indexes of the table
+        // in `open`, and its column was checked when the queue was opened.
+        unsafe {
+            let index = pg_sys::index_open(self.expiry, pg_sys::RowExclusiveLock as i32);
+            self.insert(index, row, &EXPIRY_KEY, tid, not_unique, false);
+            pg_sys::index_close(index, pg_sys::NoLock as i32);
         }
     }
 

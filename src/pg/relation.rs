@@ -121,16 +121,26 @@ pub fn accept_invalidations() {
 
 /// Returns whether a table exists and has pages, used or not.
 pub fn has_pages(table: pg_sys::Oid) -> bool {
+    pages(table) > 0
+}
+
+/// Returns whether a B-tree may have entries. One that never had an entry is a single page.
+pub fn may_have_entries(index: pg_sys::Oid) -> bool {
+    pages(index) > 1
+}
+
+/// The number of pages of a table or an index; 0 where there is none.
+fn pages(table: pg_sys::Oid) -> u32 {
     // SAFETY: The table is opened for reading and closed again.
     unsafe {
         let relation = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);
         if relation.is_null() {
-            return false;
+            return 0;
         }
         let pages =
             pg_sys::RelationGetNumberOfBlocksInFork(relation, pg_sys::ForkNumber::MAIN_FORKNUM);
         pg_sys::relation_close(relation, pg_sys::AccessShareLock as i32);
-        pages > 0
+        pages
     }
 }
 

@@ -119,6 +119,14 @@ impl Interval {
         (!infinite).then(|| days * 86_400_000_000 + i128::from(time))
     }
 
+    /// Returns the interval, or one of `max` microseconds if that is shorter.
+    pub fn at_most(self, max: i64) -> Self {
+        match self.length() {
+            Some(length) if length <= i128::from(max) => self,
+            _ => Self::from_parts((0, 0, max)),
+        }
+    }
+
     /// Adds the interval to a point in time. Both points are in microseconds since 2000.
     ///
     /// Raises PostgreSQL's own ERROR (22008) when the result is out of range.

@@ -23,6 +23,11 @@ impl Arg {
         Self::new(pg_sys::TIMESTAMPTZOID, value.into_datum())
     }
 
+    /// Makes a `timestamptz` from microseconds since 2000, or NULL.
+    pub fn opt_timestamp(value: Option<i64>) -> Self {
+        value.map_or_else(Self::no_timestamp, Self::timestamp)
+    }
+
     /// Makes a `timestamptz` that is NULL.
     pub fn no_timestamp() -> Self {
         Self::new(pg_sys::TIMESTAMPTZOID, None)

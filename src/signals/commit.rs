@@ -3,12 +3,14 @@
 //! A prepared transaction is ended by whatever session, perhaps after a restart, and nobody knows then
 //! what it did. So its end has all sessions of the database that wait look, and the background worker.
 
+use std::collections::HashMap;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgrx::pg_sys::Oid;
 
 use crate::domain::names::QueueName;
+use crate::pg::lasting::{Lasting, lasting};
 use crate::pg::transaction::{self, End};
 use crate::pg::{durability, relation, session, time, utility};
 use crate::signals::board::{Board, board};
@@ -36,6 +38,7 @@ pub fn watch() {
                 durability::before_commit();
             }
             End::Committed => {
+                EXPIRIES.with(|expiries| expiries.borrow_mut().note(board, database));
                 wakeups::transaction_ended(end, database);
                 announce::after_commit(board, database);
                 if HAS_EVENTS.swap(false, Ordering::Relaxed)
@@ -45,12 +48,62 @@ pub fn watch() {
                 }
             }
             End::RolledBack | End::Prepared => {
+                EXPIRIES.with(|expiries| expiries.borrow_mut().added.clear());
                 wakeups::transaction_ended(end, database);
                 announce::after_rollback();
                 HAS_EVENTS.store(false, Ordering::Relaxed);
             }
         }
     });
+}
+
+/// When documents expire, by their tables: in microseconds since 2000.
+#[derive(Default)]
+struct Expiries {
+    /// The first time that this transaction has added for each table.
+    added: Vec<(u32, i64)>,
+    /// The first time that this session has told the background worker for each table. At that time it
+    /// reads when the next document expires.
+    told: HashMap<u32, i64>,
+}
+
+impl Expiries {
+    fn add(&mut self, table: u32, at: i64) {
+        match self.added.iter_mut().find(|(other, _)| *other == table) {
+            Some((_, first)) => *first = at.min(*first),
+            None => {
+                self.added.push((table, at));
+                // Nothing is allocated after the commit.
+                self.told.reserve(self.added.len());
+            }
+        }
+    }
+
+    /// Tells the background worker, unless it looks before anyway.
+    fn note(&mut self, board: Option<&Board>, database: u32) {
+        for (table, at) in self.added.drain(..) {
+            let told = self.told.get(&table).copied();
+            if told.is_some_and(|told| told <= at && told > time::clock()) {
+                continue;
+            }
+            if let Some(board) = board {
+                self.told.insert(table, at);
+                board.note_due_change(database, table, at);
+            }
+        }
+    }
+}
+
+thread_local! {
+    static EXPIRIES: Lasting<Expiries> = lasting(Expiries::default());
+}
+
+/// Has the background worker look for documents of a table that have expired at a time, in microseconds
+/// since 2000, when this transaction commits.
+pub fn documents_expire(table: u32, at: i64) {
+    if board().is_some() {
+        EXPIRIES.with(|expiries| expiries.borrow_mut().add(table, at));
+    }
 }
 
 /// Has all who wait in this database look, because a prepared transaction was committed or rolled back.

@@ -81,6 +81,10 @@ create table fetchq.queues (
     max_active_per_key int,
     -- How long a lease lasts, where the worker does not say.
     lease_duration interval not null default '5 minutes',
+    -- How long after its time a new document expires that has not begun, unless it says so itself.
+    expire_after interval,
+    -- How long a document can be leased, however often its lease is extended.
+    max_run interval,
     -- Who has set the dead-letter queue: documents move there as long as that role manages
     -- this queue and may push there.
     -- NULL: everybody may. A name, so that a dump can be restored where the role does not exist.

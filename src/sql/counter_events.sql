@@ -40,6 +40,8 @@ from (values
     (34,          'place killed',       '+ent +cnt +v +kll'),
     (35,          'place completed',    '+ent +cnt +v +cpl'),
     (36,          'kill removed',       '+prc +fai +drp -act -cnt -v'),
-    (37,          'reject planned',     '+prc +fai +err +rej -act +pln')
+    (37,          'reject planned',     '+prc +fai +err +rej -act +pln'),
+    (38,          'expire planned',     '+exp +kll -pln'),
+    (39,          'expire pending',     '+exp +kll -pnd')
 ) as e (event, name, deltas)
 cross join lateral pg_catalog.regexp_split_to_table(e.deltas, ' ') as d (delta);

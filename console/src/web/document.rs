@@ -134,6 +134,7 @@ fn facts(document: &Document) -> Markup {
             div { dt { "Iterations" } dd { (count(document.iterations)) } }
             div { dt { "Created" } dd { (time(document.created_at)) } }
             div { dt { (due) } dd { (time(document.due_at)) } }
+            @if document.expires_at.is_some() { div { dt { "Expires unless begun" } dd { (time(document.expires_at)) } } }
             @if document.picked_at.is_some() { div { dt { "Picked" } dd { (time(document.picked_at)) } } }
             @if document.lease_ends.is_some() { div { dt { "Lease ends" } dd { (time(document.lease_ends)) } } }
             @if document.settled_at.is_some() { div { dt { "Settled" } dd { (time(document.settled_at)) } } }

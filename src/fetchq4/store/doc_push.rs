@@ -7,15 +7,15 @@ use crate::error::Result;
 use crate::pg::value::Arg;
 use crate::pg::{spi, time};
 use crate::ready::key::PickKey;
-use crate::store::documents::bookkeeping::PlannedEntries;
+use crate::store::documents::bookkeeping::{PlannedEntries, note_expiry};
 use crate::store::documents::doc_push::{MAX_LOOKS, not_added};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::Statement;
 
 // Index: primary key, as the arbiter of the conflict. Of equal subjects the first is added.
 static PUSH_ITEMS: Statement = Statement::new(
-    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
-     select i.subject, $1, i.priority, $2, $3, pg_catalog.now(), i.payload::pg_catalog.jsonb
+    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, expires_at)
+     select i.subject, $1, i.priority, $2, $3, pg_catalog.now(), i.payload::pg_catalog.jsonb, $7
      from rows from (pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6))
           as i (subject, priority, payload)
      on conflict (subject) do nothing
@@ -26,6 +26,7 @@ static PUSH_ITEMS: Statement = Statement::new(
 /// 2000. Returns how many were new.
 pub fn push_value_list(queue: &Queue, version: i32, next_iteration: i64, items: &[Item]) -> i32 {
     let status = Status::planned_or_pending(next_iteration <= time::now());
+    let expires_at = queue.expires_at(next_iteration, None);
     let subjects: Vec<&str> = items.iter().map(|i| i.subject.as_str()).collect();
     let priorities: Vec<i32> = items.iter().map(|i| i.priority).collect();
     let payloads: Vec<&str> = items.iter().map(|i| i.payload.as_str()).collect();
@@ -37,6 +38,7 @@ pub fn push_value_list(queue: &Queue, version: i32, next_iteration: i64, items: 
             Arg::from(subjects),
             Arg::from(priorities),
             Arg::from(payloads),
+            Arg::opt_timestamp(expires_at),
         ];
         let rows = queue.run_noting(spi, &PUSH_ITEMS, &args);
         let mut planned = PlannedEntries::default();
@@ -46,6 +48,9 @@ pub fn push_value_list(queue: &Queue, version: i32, next_iteration: i64, items: 
             planned.add(version, rows.get(row, 1).unwrap_or(0), status, key);
         }
         planned.signal(queue);
+        if !rows.is_empty() {
+            note_expiry(queue, expires_at);
+        }
         planned.count(queue, Event::push);
         rows.affected()
     })

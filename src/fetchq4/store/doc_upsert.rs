@@ -19,7 +19,8 @@ static LOCK: Statement = Statement::new(
 );
 
 static UPDATE: Statement = Statement::new(
-    "update only {docs} d set priority = $2, payload = $3, next_iteration = $4, status = $5,
+    "update only {docs} d set priority = $3, payload = $4, next_iteration = $2, status = $5,
+         expires_at = coalesce($6, {moved_expiry}),
          origin = null, last_error = {own_error}
      where d.subject {=} $1
          and (d.lock_upgrade is null or d.lock_upgrade {=} 'infinity')",
@@ -67,10 +68,11 @@ pub fn upsert(queue: &Queue, doc: &NewDoc) -> Result<Upserted> {
                     &UPDATE,
                     &[
                         subject,
+                        Arg::timestamp(doc.next_iteration),
                         Arg::from(doc.priority),
                         Jsonb::arg(Some(doc.payload)),
-                        Arg::timestamp(doc.next_iteration),
                         Arg::from(to.code()),
+                        Arg::opt_timestamp(doc.expires_at(queue)),
                     ],
                 )
                 .affected();

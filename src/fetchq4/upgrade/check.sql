@@ -469,7 +469,7 @@ begin
     join pg_attribute a on a.attrelid = t.tbl and a.attnum > 0 and not a.attisdropped
     where not exists (select from fetchq_upgrade.own_columns() e where e.tbl = t.kind and e.col = a.attname)
         and (t.queue is null or a.attgenerated <> '' or a.attidentity <> '' or a.atttypid >= 16384
-            or t.kind = '*docs' and a.attname in ('seq', 'lease', 'worker_session', 'ordering_key', 'max_attempts', 'last_error', 'origin', 'due_at', 'picked_at', 'result', 'progress', 'headers', 'queued')
+            or t.kind = '*docs' and a.attname in ('seq', 'lease', 'worker_session', 'ordering_key', 'max_attempts', 'last_error', 'origin', 'due_at', 'picked_at', 'result', 'progress', 'headers', 'queued', 'expires_at')
             or t.kind = '*logs' and a.attname = 'attempt'
             or exists (
                 select from pg_attrdef f join pg_depend d on d.classid = 'pg_attrdef'::regclass and d.objid = f.oid
@@ -580,7 +580,7 @@ begin
             insert into fetchq_upgrade.problems (problem, remedy) values (
                 format('Index %s of table %s is not one of fetchq 4.', r.index, r.tbl::regclass),
                 format('fetchq 5 has indexes of its own there: drop index %s', r.index));
-        elsif r.relname in (r.queue_name || '__docs_pkey', r.queue_name || '__docs_pick_idx', r.queue_name || '__docs_due_idx', r.queue_name || '__logs_pkey', r.queue_name || '__logs_created_at_idx',
+        elsif r.relname in (r.queue_name || '__docs_pkey', r.queue_name || '__docs_pick_idx', r.queue_name || '__docs_due_idx', r.queue_name || '__docs_expiry_idx', r.queue_name || '__logs_pkey', r.queue_name || '__logs_created_at_idx',
             r.queue_name || '__logs_subject_idx', r.queue_name || '__metrics_pkey', r.queue_name || '__metrics_created_at_idx') then
             insert into fetchq_upgrade.problems (problem, remedy) values (
                 format('Index %s has a name that fetchq 5 gives to an index of its own.', r.index),

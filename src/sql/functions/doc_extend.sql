@@ -21,4 +21,4 @@ returns setof fetchq.extended
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'docs_extend_wrapper';
 comment on function fetchq.docs_extend(text, jsonb, interval) is
-    'Extends the leases of a list of documents to a duration from now, and stores their progress: one heartbeat for all documents of a process; gives for each whether it was extended, cancelled or lost, and whether the worker should stop';
+    'Extends the leases of a list of documents to a duration from now, and stores their progress: one heartbeat for all documents of a process; gives for each whether it was extended, limited by max_run, cancelled or lost, and whether the worker should stop';

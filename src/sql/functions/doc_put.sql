@@ -6,9 +6,10 @@ create function fetchq.doc_put(
     next_iteration timestamptz default null, version int default 0,
     priority int default 0, mode text default 'ignore', ordering_key text default null,
     max_attempts int default null, delay interval default null, headers jsonb default null,
+    expires_in interval default null,
     out action text
 )
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_put_wrapper';
-comment on function fetchq.doc_put(text, text, jsonb, timestamptz, int, int, text, text, int, interval, jsonb) is
+comment on function fetchq.doc_put(text, text, jsonb, timestamptz, int, int, text, text, int, interval, jsonb, interval) is
     'Adds a document; when its subject exists, the mode decides what happens: ignore, replace, merge, earliest, debounce, reset, once';

@@ -22,7 +22,8 @@ create type fetchq.document as (
     ordering_key text,
     origin jsonb,
     queued jsonb,
-    is_from_history boolean
+    is_from_history boolean,
+    expires_at timestamptz
 );
 comment on type fetchq.document is 'A row of fetchq.doc_get() and fetchq.docs_list()';
 

@@ -36,6 +36,7 @@ static READY_OF_LEVEL: Statement = Statement::new(
          and c.status {=} {pending}
          and c.lock_upgrade is null
          and c.next_iteration {<=} $6
+         and (c.expires_at is null or c.expires_at {>} $6 or c.attempts {>} 0)
          and c.xmax {<>} all (select x::pg_catalog.xid from pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot()) x)
      order by c.next_iteration, c.attempts, c.seq
      limit 1",
@@ -48,6 +49,7 @@ static READY: Statement = Statement::new(
          and c.status {=} {pending}
          and c.lock_upgrade is null
          and c.next_iteration {<=} $2
+         and (c.expires_at is null or c.expires_at {>} $2 or c.attempts {>} 0)
          and c.xmax {<>} all (select x::pg_catalog.xid from pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot()) x)
      order by c.priority desc, c.next_iteration, c.attempts, c.seq
      limit 1",
@@ -97,6 +99,7 @@ static COUNT_OF_LEVEL: Statement = Statement::new(
              and c.status {=} {pending}
              and c.lock_upgrade is null
              and c.next_iteration {<=} $6
+             and (c.expires_at is null or c.expires_at {>} $6 or c.attempts {>} 0)
          order by c.next_iteration, c.attempts, c.seq
          limit $7) ready",
 );
@@ -109,6 +112,7 @@ static COUNT: Statement = Statement::new(
              and c.status {=} {pending}
              and c.lock_upgrade is null
              and c.next_iteration {<=} $2
+             and (c.expires_at is null or c.expires_at {>} $2 or c.attempts {>} 0)
          order by c.priority desc, c.next_iteration, c.attempts, c.seq
          limit $3) ready",
 );
@@ -167,8 +171,8 @@ fn has_unlocked(queue: &Queue, version: i32, level: Option<&View>, now: i64) -> 
             (level.id, (key.next_iteration, key.attempts, key.seq))
         });
         documents.read_ready(version, from, now);
-        while documents.next().is_some() {
-            if documents.is_free() {
+        while let Some(row) = documents.next() {
+            if documents.is_free() && !row.has_expired(now) {
                 return true;
             }
         }

@@ -10,6 +10,7 @@ use crate::pg::documents::{Column, Row};
 use crate::pg::spi::Rows;
 use crate::ready::floors;
 use crate::ready::key::{DueKey, PickKey};
+use crate::signals::commit;
 use crate::signals::waiters::Key;
 use crate::signals::wakeups;
 use crate::store::counters::counter_log;
@@ -27,6 +28,14 @@ pub fn note_entry(queue: &Queue, version: i32, priority: i32, status: Status, ke
 /// Notes the index entries of documents that are leased until a time in microseconds since 2000.
 pub fn note_lease(queue: &Queue, expires_at: i64) {
     floors::note_due_entry(queue.table, Status::Active.code(), DueKey::at(expires_at));
+}
+
+/// Has the background worker look at a time, in microseconds since 2000, for documents that have
+/// expired. None: they do not.
+pub fn note_expiry(queue: &Queue, at: Option<i64>) {
+    if let Some(at) = at {
+        commit::documents_expire(queue.table.to_u32(), at);
+    }
 }
 
 /// Wakes waiters when the transaction commits, because `n` documents became ready. Does

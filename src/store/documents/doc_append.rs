@@ -12,7 +12,7 @@ use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::ready::key::PickKey;
 use crate::store::counters::counter_log;
-use crate::store::documents::bookkeeping::{documents_ready, note_entry};
+use crate::store::documents::bookkeeping::{documents_ready, note_entry, note_expiry};
 use crate::store::documents::doc_push::{NewDoc, new_row, push, record_push};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::Statement;
@@ -73,21 +73,21 @@ pub struct Batch<'a> {
 // Index: primary key, as the arbiter of the conflict, as for both statements of this file.
 static APPEND_BATCH: Statement = Statement::new(
     "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload,
-         ordering_key, max_attempts, headers)
-     select i.subject, $1, $2, $3, $4, pg_catalog.now(), coalesce(i.payload, '{}'), $7, $8, $9
+         ordering_key, max_attempts, headers, expires_at)
+     select i.subject, $1, $2, $3, $4, pg_catalog.now(), coalesce(i.payload, '{}'), $7, $8, $9, $10
      from rows from (pg_catalog.unnest($5), pg_catalog.unnest($6)) as i (subject, payload)
      on conflict (subject) do nothing
      returning seq, subject::pg_catalog.text",
 );
 
-// Some documents of a list. $5 are their subjects, $10 their positions in the array of payloads
+// Some documents of a list. $5 are their subjects, $11 their positions in the array of payloads
 // $6, counted from 1. To look a payload up by its position takes time in proportion to those
 // before it, so this statement is not for whole lists.
 static APPEND_REST: Statement = Statement::new(
     "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload,
-         ordering_key, max_attempts, headers)
-     select i.subject, $1, $2, $3, $4, pg_catalog.now(), coalesce(($6)[i.n], '{}'), $7, $8, $9
-     from rows from (pg_catalog.unnest($5), pg_catalog.unnest($10)) as i (subject, n)
+         ordering_key, max_attempts, headers, expires_at)
+     select i.subject, $1, $2, $3, $4, pg_catalog.now(), coalesce(($6)[i.n], '{}'), $7, $8, $9, $10
+     from rows from (pg_catalog.unnest($5), pg_catalog.unnest($11)) as i (subject, n)
      on conflict (subject) do nothing
      returning seq, subject::pg_catalog.text",
 );
@@ -102,6 +102,7 @@ fn record_batch(queue: &Queue, batch: &Batch, status: Status, first_seq: i64, n:
     let doc = &batch.doc;
     let key = PickKey::new(doc.next_iteration, 0, first_seq);
     note_entry(queue, doc.version, doc.priority, status, key);
+    note_expiry(queue, doc.expires_at(queue));
     documents_ready(queue, doc.version, status, n);
     counter_log::record_event(queue, doc.version, n, Event::push(status));
 }
@@ -284,6 +285,7 @@ fn insert<'s>(
         Arg::from(doc.ordering_key),
         Arg::from(doc.max_attempts),
         Jsonb::arg(doc.headers),
+        Arg::opt_timestamp(doc.expires_at(queue)),
     ];
     args.extend(positions);
     let rows = queue.run_noting(spi, statement, &args);
@@ -339,6 +341,7 @@ mod tests {
             ordering_key: None,
             max_attempts: None,
             headers: None,
+            expires: Expires::AsQueue,
         }
     }
 

@@ -203,7 +203,7 @@ fn find_archived(
             result: rows.get(0, 2),
             ..Outcome::new(Status::Completed.word())
         },
-        "killed" | "cancelled" => Outcome::killed(rows.get(0, 3)),
+        "killed" | "cancelled" | "expired" => Outcome::killed(rows.get(0, 3)),
         _ => Outcome::new("dropped"),
     };
     Some((settled_at, outcome))

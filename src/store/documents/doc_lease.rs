@@ -112,6 +112,9 @@ pub fn pick(queue: &Queue, mut pick: Pick) -> i32 {
         // because the end of that would close the files of the result.
         pick.out.prepare();
     }
+    if let Some(max) = queue.policy.max_run {
+        pick.duration = pick.duration.at_most(max);
+    }
     let (version, limit, now) = (pick.version, pick.limit, pick.now);
     let kind = pick.mode.kind();
     lease_durability::pick(queue, kind, || {
@@ -241,6 +244,10 @@ fn claim_rows(
     while claimed.n < limit
         && let Some(mut row) = documents.next()
     {
+        // Maintenance kills it.
+        if row.has_expired(pick.now) {
+            continue;
+        }
         let key = PickKey::new(
             row.int8(Column::NextIteration),
             row.int4(Column::Attempts),

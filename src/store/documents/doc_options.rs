@@ -36,6 +36,24 @@ pub fn headers(headers: Option<Jsonb>) -> Result<Option<Jsonb>> {
     }
 }
 
+/// How long after its time a document expires that has not begun, in months, days and microseconds;
+/// None: as set for the queue.
+///
+/// Fails with `Error::BadDuration` or `Error::LongDuration` when it is negative, infinite or too long,
+/// and with `Error::BadValue` when it is 0.
+pub fn expires_in(after: Option<Interval>) -> Result<Option<(i32, i32, i64)>> {
+    let Some(after) = after else { return Ok(None) };
+    let after = after.as_duration("expires_in")?;
+    match after.length() {
+        Some(0) => Err(Error::BadValue {
+            argument: "expires_in",
+            value: "0".to_owned(),
+            rule: "an interval above 0, or NULL for what the queue is set to",
+        }),
+        _ => Ok(Some(after.parts())),
+    }
+}
+
 /// After how many attempts a document is killed; None: as set for the queue. Fails with
 /// `Error::BadValue` when it is less than 1.
 pub fn max_attempts(n: Option<i32>) -> Result<Option<i32>> {
@@ -62,4 +80,10 @@ pub fn mode(text: Option<&str>) -> Result<Mode> {
         value: format!("{:?}", text),
         rule: MODES,
     })
+}
+
+/// Generates a subject that is unique among all servers, so that documents with such subjects can move to
+/// another one. Subjects sort in the order in which they were generated, to the millisecond.
+pub fn unique_subject() -> String {
+    uuid::Uuid::now_v7().to_string()
 }

@@ -10,7 +10,7 @@ use crate::pg::value::Arg;
 use crate::pg::{spi, time};
 use crate::ready::key::PickKey;
 use crate::store::counters::counter_log;
-use crate::store::documents::bookkeeping::{documents_ready, note_entry};
+use crate::store::documents::bookkeeping::{documents_ready, note_entry, note_expiry};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::Statement;
 
@@ -28,6 +28,25 @@ pub struct NewDoc<'a> {
     pub max_attempts: Option<i32>,
     /// What the producer says about the document.
     pub headers: Option<Jsonb>,
+    /// When it expires if it has not begun.
+    pub expires: Expires,
+}
+
+/// When a document expires if it has not begun.
+#[derive(Clone, Copy)]
+pub enum Expires {
+    /// As set for the queue.
+    AsQueue,
+    /// So long after its time: months, days and microseconds.
+    In((i32, i32, i64)),
+    /// At a time in microseconds since 2000, or never.
+    At(Option<i64>),
+}
+
+impl From<Option<(i32, i32, i64)>> for Expires {
+    fn from(after: Option<(i32, i32, i64)>) -> Self {
+        after.map_or(Self::AsQueue, Self::In)
+    }
 }
 
 impl<'a> NewDoc<'a> {
@@ -42,6 +61,7 @@ impl<'a> NewDoc<'a> {
             ordering_key: None,
             max_attempts: None,
             headers: None,
+            expires: Expires::AsQueue,
         }
     }
 
@@ -51,8 +71,17 @@ impl<'a> NewDoc<'a> {
         Status::planned_or_pending(self.next_iteration <= time::now())
     }
 
+    /// When it expires, in microseconds since 2000.
+    pub fn expires_at(&self, queue: &Queue) -> Option<i64> {
+        match self.expires {
+            Expires::AsQueue => queue.expires_at(self.next_iteration, None),
+            Expires::In(after) => queue.expires_at(self.next_iteration, Some(after)),
+            Expires::At(at) => at,
+        }
+    }
+
     /// The values of the columns `NEW`, which are the parameters of the statements that insert.
-    pub(in crate::store) fn args(&self) -> [Arg; NEW.len()] {
+    pub(in crate::store) fn args(&self, queue: &Queue) -> [Arg; NEW.len()] {
         [
             Arg::from(self.subject),
             Arg::from(self.version),
@@ -63,12 +92,13 @@ impl<'a> NewDoc<'a> {
             Arg::from(self.ordering_key),
             Arg::from(self.max_attempts),
             Jsonb::arg(self.headers),
+            Arg::opt_timestamp(self.expires_at(queue)),
         ]
     }
 }
 
 /// What a document is added with: what producers write, and the status that follows from it.
-pub(in crate::store) const NEW: [Column; 9] = [
+pub(in crate::store) const NEW: [Column; 10] = [
     Column::Subject,
     Column::Version,
     Column::Priority,
@@ -78,17 +108,18 @@ pub(in crate::store) const NEW: [Column; 9] = [
     Column::OrderingKey,
     Column::MaxAttempts,
     Column::Headers,
+    Column::ExpiresAt,
 ];
 
 /// A statement that adds a document with the columns `NEW`, and others and their values.
 macro_rules! add {
     ($columns:literal, $values:literal) => {
         concat!(
-            "insert into {docs} (subject, version, priority, status, next_iteration, payload, ordering_key, max_attempts, headers, created_at",
+            "insert into {docs} (subject, version, priority, status, next_iteration, payload, ordering_key, max_attempts, headers, expires_at, created_at",
             $columns,
             ")
              overriding system value
-             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, pg_catalog.now()",
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, pg_catalog.now()",
             $values,
             ")
              on conflict (subject) do nothing
@@ -101,8 +132,8 @@ macro_rules! add {
 // the insert.
 pub(in crate::store) static PUSH: Statement = Statement::new(add!("", ""));
 
-// $10 is a `seq` that keeps the order of a list.
-pub(in crate::store) static PUSH_WITH_SEQ: Statement = Statement::new(add!(", seq", ", $10"));
+// $11 is a `seq` that keeps the order of a list.
+pub(in crate::store) static PUSH_WITH_SEQ: Statement = Statement::new(add!(", seq", ", $11"));
 
 /// Adds a document. Returns the number of documents that were added: 1, or 0 if the subject
 /// exists already.
@@ -112,7 +143,7 @@ pub fn push(queue: &Queue, doc: &NewDoc) -> i32 {
         return 1;
     }
     spi::connect(|spi| {
-        let rows = queue.run_noting(spi, &PUSH, &doc.args());
+        let rows = queue.run_noting(spi, &PUSH, &doc.args(queue));
         if !rows.is_empty() {
             record_push(queue, doc, rows.get(0, 1).unwrap_or(i64::MIN));
         }
@@ -155,6 +186,7 @@ pub fn push_or_find(queue: &Queue, doc: &NewDoc) -> Result<i32> {
 pub(in crate::store) fn record_push(queue: &Queue, doc: &NewDoc, seq: i64) {
     let key = PickKey::new(doc.next_iteration, 0, seq);
     note_entry(queue, doc.version, doc.priority, doc.status(), key);
+    note_expiry(queue, doc.expires_at(queue));
     documents_ready(queue, doc.version, doc.status(), 1);
     counter_log::record_event(queue, doc.version, 1, Event::push(doc.status()));
 }
@@ -180,13 +212,13 @@ pub(in crate::store) fn push_row(queue: &Queue, doc: &NewDoc) -> Option<i64> {
 /// add one.
 pub(in crate::store) fn new_row(queue: &Queue, doc: &NewDoc) -> Option<(Row, i64)> {
     let seq = queue.next_seq()?;
-    Some((row_with_seq(doc, seq), seq))
+    Some((row_with_seq(queue, doc, seq), seq))
 }
 
 /// The row of a document with a `seq` that the caller has chosen.
-pub(in crate::store) fn row_with_seq(doc: &NewDoc, seq: i64) -> Row {
+pub(in crate::store) fn row_with_seq(queue: &Queue, doc: &NewDoc, seq: i64) -> Row {
     let mut row = Row::empty();
-    for (column, value) in NEW.into_iter().zip(doc.args()) {
+    for (column, value) in NEW.into_iter().zip(doc.args(queue)) {
         row.set(column, &value);
     }
     row.set(Column::Attempts, &Arg::from(0));

@@ -157,7 +157,8 @@ macro_rules! lock {
                  d.lock_upgrade is not null as is_locked,
                  d.lock_upgrade {=} 'infinity' and d.ordering_key is not null as is_blocked, ",
             $is_mergeable,
-            " as is_mergeable, d.queued
+            " as is_mergeable, d.queued,
+                 coalesce(d.attempts {=} 0 and d.expires_at {<=} pg_catalog.now(), false) as has_expired
              from only {docs} d
              where d.subject {=} $1
              for update"
@@ -188,12 +189,14 @@ static MERGE_WITH_HEADERS: Statement = Statement::new(
 );
 
 static PLAN: Statement = Statement::new(
-    "update only {docs} d set next_iteration = $2, status = $3
+    "update only {docs} d set next_iteration = $2, status = $3,
+         expires_at = coalesce($4, {moved_expiry})
      where d.subject {=} $1",
 );
 
 static PLAN_WITH_PAYLOAD: Statement = Statement::new(
-    "update only {docs} d set next_iteration = $2, status = $3, payload = $4, headers = $5,
+    "update only {docs} d set next_iteration = $2, status = $3,
+         expires_at = coalesce($4, {moved_expiry}), payload = $5, headers = $6,
          origin = null, last_error = {own_error}
      where d.subject {=} $1",
 );
@@ -201,13 +204,17 @@ static PLAN_WITH_PAYLOAD: Statement = Statement::new(
 static REPLACE: Statement = Statement::new(
     "update only {docs} d set
          version = $2, priority = $3, status = $4, next_iteration = $5, payload = $6,
-         ordering_key = $7, max_attempts = $8, headers = $9, result = null, progress = null,
+         ordering_key = $7, max_attempts = $8, headers = $9, expires_at = $10, result = null, progress = null,
          origin = null, last_error = {own_error}
      where d.subject {=} $1",
 );
 
+// One that has expired counts as killed.
 static STATUS: Statement = Statement::new(
-    "select d.status from only {docs} d
+    "select case when d.status {=} any (array[{planned}, {pending}]) and d.attempts {=} 0
+             and d.expires_at {<=} pg_catalog.now()
+         then {killed} else d.status end
+     from only {docs} d
      where d.subject {=} $1",
 );
 
@@ -220,7 +227,7 @@ static TAKE_BACK: Statement = Statement::new(
 /// A document that was settled and stays in the table forgets what it is about to be given, and starts
 /// anew.
 static RENEW: Statement = Statement::new(
-    "update only {docs} d set queued = null, attempts = 0
+    "update only {docs} d set queued = null, attempts = 0, expires_at = null
      where d.subject {=} $1
          and d.status {+} 0 {=} any (array[{planned}, {pending}])",
 );
@@ -246,6 +253,8 @@ struct Found {
     is_mergeable: bool,
     /// What was put on it while it was leased, in the memory of the SPI connection.
     queued: Option<Jsonb>,
+    /// It waits, and did not begin in time. Maintenance has not killed it yet.
+    has_expired: bool,
 }
 
 /// Returns whether the history has a document with this subject, as of this instant.
@@ -332,6 +341,9 @@ impl<'q> Writer<'q> {
         let documents = self.documents.as_mut()?;
         if let Some(row) = documents.find(doc.subject) {
             let status = Status::from_code(row.int4(Column::Status))?;
+            if row.has_expired(time::now()) {
+                return None;
+            }
             return put.mode.leaves(status).then_some(Action::Ignored);
         }
         if put.mode.is_once && is_in_history(queue, doc.subject) {
@@ -339,7 +351,7 @@ impl<'q> Writer<'q> {
         }
         let seq = number.or_else(|| queue.next_seq())?;
         documents
-            .add_if_new(&mut row_with_seq(doc, seq))
+            .add_if_new(&mut row_with_seq(queue, doc, seq))
             .then(|| self.added(put, seq))
     }
 
@@ -374,7 +386,7 @@ impl<'q> Writer<'q> {
             return Some(Action::Ignored);
         }
         let seq = spi::connect(|spi| {
-            let mut args = doc.args().to_vec();
+            let mut args = doc.args(queue).to_vec();
             args.extend(number.map(Arg::from));
             let statement = match number {
                 Some(_) => &doc_push::PUSH_WITH_SEQ,
@@ -406,6 +418,7 @@ impl<'q> Writer<'q> {
     fn record_added(&mut self, doc: &NewDoc, seq: i64) {
         let (status, key) = (doc.status(), PickKey::new(doc.next_iteration, 0, seq));
         self.planned.add(doc.version, doc.priority, status, key);
+        bookkeeping::note_expiry(self.queue, doc.expires_at(self.queue));
         self.events.add(Event::push(status), doc.version);
     }
 
@@ -423,26 +436,39 @@ impl<'q> Writer<'q> {
         let decision = if found.is_hidden {
             Decision::Leave
         } else {
+            let status = match found.has_expired {
+                true => Status::Killed,
+                false => found.status,
+            };
             put.mode
-                .decide(found.status, found.next_iteration, new, time::now())
+                .decide(status, found.next_iteration, new, time::now())
         };
         // Whatever the decision is, no session can pick the document until it is unlocked.
         bookkeeping::document_locked(self.queue, found.version, found.status);
         let subject = Arg::from(doc.subject);
         let payload = Jsonb::arg(Some(doc.payload));
         let headers = Jsonb::arg(doc.headers);
+        let expires_at = doc.expires_at(self.queue);
         let replace = |to: Status| {
-            let mut args = doc.args().to_vec();
+            let mut args = doc.args(self.queue).to_vec();
             args[3] = Arg::from(to.code());
             args
         };
-        let plan = |to: Status| vec![subject, Arg::timestamp(new), Arg::from(to.code())];
+        let plan = |to: Status| {
+            let expires_at = Arg::opt_timestamp(expires_at);
+            vec![
+                subject,
+                Arg::timestamp(new),
+                Arg::from(to.code()),
+                expires_at,
+            ]
+        };
         let (statement, args): (&'static Statement, Vec<Arg>) = match decision {
             Decision::Leave => return Ok(Some(Action::Ignored)),
             Decision::Anew => return Ok(self.make_room(spi, doc.subject, &found)),
             Decision::Queue(how) => {
                 let before = found.queued.map(Queued::read);
-                let args = keep_args(before.as_ref(), how, doc);
+                let args = keep_args(self.queue, before.as_ref(), how, doc);
                 let args = args.ok_or_else(|| not_mergeable(self.queue, doc.subject))?;
                 (&KEEP, args)
             }
@@ -464,6 +490,7 @@ impl<'q> Writer<'q> {
             // A trigger or a policy of the user's keeps the document from being changed.
             return Ok(Some(Action::Ignored));
         }
+        bookkeeping::note_expiry(self.queue, expires_at);
         Ok(Some(self.record_changed(doc, &found, decision)))
     }
 
@@ -471,6 +498,7 @@ impl<'q> Writer<'q> {
     /// Some: a trigger or a policy of the user's keeps it from being removed.
     fn make_room(&mut self, spi: &Spi, subject: &str, found: &Found) -> Option<Action> {
         let outcome = match found.status {
+            _ if found.has_expired => Outcome::Expired,
             Status::Completed => Outcome::Completed,
             _ => Outcome::Killed,
         };
@@ -479,7 +507,14 @@ impl<'q> Writer<'q> {
         if removed.affected() == 0 {
             return Some(Action::Ignored);
         }
-        self.events.add(Event::remove(found.status), found.version);
+        match Event::expire(found.status).filter(|_| found.has_expired) {
+            Some(event) => {
+                self.events.add(event, found.version);
+                self.events.add(Event::RemoveKilled, found.version);
+                bookkeeping::subjects_settled(self.queue, subjects);
+            }
+            None => self.events.add(Event::remove(found.status), found.version),
+        }
         None
     }
 
@@ -549,5 +584,7 @@ fn lock_document(spi: &Spi, queue: &Queue, subject: &str, is_merge: bool) -> Opt
             && !(queue.policy.key_order.blocks() && rows.get(0, 8).unwrap_or(false)),
         is_mergeable: rows.get(0, 9).unwrap_or(true),
         queued: rows.json(0, 10),
+        has_expired: matches!(status, Status::Planned | Status::Pending)
+            && rows.get(0, 11).unwrap_or(false),
     }))
 }

@@ -21,8 +21,24 @@ use crate::store::queues::plans;
 use crate::store::queues::rights::Right;
 use crate::store::queues::statement::Statement;
 
+/// The keys of a document.
+const KEYS: [&str; 12] = [
+    "queue",
+    "subject",
+    "payload",
+    "version",
+    "priority",
+    "next_iteration",
+    "ordering_key",
+    "max_attempts",
+    "mode",
+    "delay",
+    "headers",
+    "expires_in",
+];
+
 // Returns the first element that is no document: no object, with a subject that is no text or is too
-// long, or with another key than these.
+// long, or with another key than those of $2.
 static FIRST_BAD: Statement = Statement::new(
     "select e.n as position,
          pg_catalog.jsonb_typeof(e.doc) as type,
@@ -31,31 +47,30 @@ static FIRST_BAD: Statement = Statement::new(
          (select k.key
           from pg_catalog.jsonb_object_keys(
               case when pg_catalog.jsonb_typeof(e.doc) {=} 'object' then e.doc else '{}' end) k (key)
-          where k.key {<>} all ('{queue,subject,payload,version,priority,next_iteration,ordering_key,max_attempts,mode,delay,headers}'::pg_catalog.text[])
+          where k.key {<>} all ($2)
           limit 1) as unknown_key
      from pg_catalog.jsonb_array_elements($1) with ordinality as e (doc, n)
      where case when pg_catalog.jsonb_typeof(e.doc) {<>} 'object' then true
          else coalesce(pg_catalog.jsonb_typeof(e.doc {->} 'subject'), 'null') {<>} all ('{string,\"null\"}'::pg_catalog.text[])
              or pg_catalog.char_length(e.doc {->>} 'subject') {>} {subject_max}
-             or (e.doc {-} '{queue,subject,payload,version,priority,next_iteration,ordering_key,max_attempts,mode,delay,headers}'::pg_catalog.text[]) {<>} '{}'::pg_catalog.jsonb
+             or (e.doc {-} $2) {<>} '{}'::pg_catalog.jsonb
          end
      limit 1",
 );
 
 static IS_ARRAY: Statement = Statement::new("select pg_catalog.jsonb_typeof($1) {=} 'array'");
 
-/// Checks the list of documents, which may have the keys queue, subject, payload, version, priority,
-/// next_iteration, ordering_key, max_attempts, mode, delay and headers.
+/// Checks the list of documents, which may have these keys.
 ///
 /// Fails with `Error::NoList` if `docs` is no JSON array, with `Error::BadDocument` for the
 /// first element that is no document, and with `Error::InList` of `Invalid::SubjectLength` for a
 /// subject that is too long.
-fn check(spi: &Spi, docs: Arg) -> Result<()> {
+fn check(spi: &Spi, docs: Arg, keys: &[&str]) -> Result<()> {
     let bad = |at: i64, reason: String| Err(Error::BadDocument { at, reason });
     if plans::run_latest(spi, &IS_ARRAY, &[docs]).get(0, 1) != Some(true) {
         return Err(Error::NoList);
     }
-    let rows = plans::run_latest(spi, &FIRST_BAD, &[docs]);
+    let rows = plans::run_latest(spi, &FIRST_BAD, &[docs, Arg::from(keys.to_vec())]);
     if rows.is_empty() {
         return Ok(());
     }
@@ -83,20 +98,21 @@ fn check(spi: &Spi, docs: Arg) -> Result<()> {
 // not valid.
 static READ: Statement = Statement::new(
     "select i.subject, coalesce(i.payload, '{}') as payload, i.version, i.priority, i.next_iteration,
-         i.ordering_key, i.max_attempts, i.mode, i.delay, i.headers, i.queue
+         i.ordering_key, i.max_attempts, i.mode, i.delay, i.headers, i.queue, i.expires_in
      from rows from (pg_catalog.jsonb_to_recordset($1) as (
          subject pg_catalog.text, payload pg_catalog.jsonb, version pg_catalog.jsonb, priority pg_catalog.jsonb,
          next_iteration pg_catalog.jsonb, ordering_key pg_catalog.jsonb, max_attempts pg_catalog.jsonb,
-         mode pg_catalog.jsonb, delay pg_catalog.jsonb, headers pg_catalog.jsonb, queue pg_catalog.jsonb)) with ordinality
-         as i (subject, payload, version, priority, next_iteration, ordering_key, max_attempts, mode, delay, headers, queue, n)
+         mode pg_catalog.jsonb, delay pg_catalog.jsonb, headers pg_catalog.jsonb, queue pg_catalog.jsonb,
+         expires_in pg_catalog.jsonb)) with ordinality
+         as i (subject, payload, version, priority, next_iteration, ordering_key, max_attempts, mode, delay, headers, queue, expires_in, n)
      order by i.n",
 );
 
 /// A document of a JSON array, with the values that it names. The JSON is in the memory of the SPI
 /// connection.
-struct ListedDoc {
-    /// None: that of the call.
-    queue: Option<QueueName>,
+pub struct ListedDoc {
+    /// The queue that it names.
+    pub queue: Option<QueueName>,
     subject: String,
     payload: Jsonb,
     version: i32,
@@ -105,6 +121,7 @@ struct ListedDoc {
     ordering_key: Option<String>,
     max_attempts: Option<i32>,
     headers: Option<Jsonb>,
+    expires_in: Option<(i32, i32, i64)>,
     mode: Mode,
 }
 
@@ -120,6 +137,7 @@ impl ListedDoc {
                 ordering_key: self.ordering_key.as_deref(),
                 max_attempts: self.max_attempts,
                 headers: self.headers,
+                expires: self.expires_in.into(),
             },
             mode: self.mode,
         }
@@ -192,21 +210,31 @@ impl Element<'_> {
     fn queue(&self) -> Result<Option<QueueName>> {
         let name = self.text(11, "queue")?;
         let parsed = name.as_deref().map(QueueName::parse).transpose();
-        parsed.map_err(|invalid| self.bad(invalid.to_string()))
+        self.option(parsed.map_err(Error::from))
     }
 
-    /// The document. `mode` is for one that names no mode of its own, `generate` makes the subject of one
-    /// that has none.
-    fn read(&self, mode: Mode, generate: &impl Fn() -> String) -> Result<ListedDoc> {
+    /// The subject of the document. `makes_subjects`: one that has none gets one.
+    fn subject(&self, makes_subjects: bool) -> Result<String> {
+        match self.rows.get(self.row, 1) {
+            Some(subject) => Ok(subject),
+            None if makes_subjects => Ok(doc_options::unique_subject()),
+            None => Err(self.bad("it has no subject".to_owned())),
+        }
+    }
+
+    /// The document. `mode` is for one that names no mode of its own, `makes_subjects` for one without a
+    /// subject.
+    fn read(&self, mode: Mode, makes_subjects: bool) -> Result<ListedDoc> {
         let next_iteration = self.parsed(5, "next_iteration", time::parse_timestamp)?;
         let delay = self.parsed(9, "delay", Interval::parse)?;
+        let expires_in = self.parsed(12, "expires_in", Interval::parse)?;
         let own_mode = self.text(8, "mode")?;
         let max_attempts = self.integer(7, "max_attempts")?;
         let ordering_key = self.text(6, "ordering_key")?;
         self.option(doc_options::ordering_key(ordering_key.as_deref()))?;
         let doc = ListedDoc {
             queue: self.queue()?,
-            subject: self.rows.get(self.row, 1).unwrap_or_else(generate),
+            subject: self.subject(makes_subjects)?,
             payload: match self.rows.json(self.row, 2) {
                 Some(payload) => payload,
                 None => Jsonb::parse("{}"),
@@ -217,6 +245,7 @@ impl Element<'_> {
             ordering_key,
             max_attempts: self.option(doc_options::max_attempts(max_attempts))?,
             headers: self.option(doc_options::headers(self.rows.json(self.row, 10)))?,
+            expires_in: self.option(doc_options::expires_in(expires_in))?,
             mode: match own_mode {
                 None => mode,
                 Some(text) => self.option(doc_options::mode(Some(&text)))?,
@@ -231,22 +260,34 @@ impl Element<'_> {
     }
 }
 
-/// Reads the documents of a JSON array that was checked.
-fn read_docs(
+/// Reads the documents of a JSON array; `mode` is for those that name no mode of their own.
+/// `makes_subjects`: one without a subject gets one, which is an error otherwise.
+///
+/// Fails with `Invalid::LongList`, as `check` does, with `Error::BadDocument` for a value of the wrong type,
+/// and with `Error::InList` where an option of `doc_put` would fail.
+pub fn read_docs(
     spi: &Spi,
-    docs: Arg,
+    docs: Jsonb,
     mode: Mode,
-    generate: &impl Fn() -> String,
+    makes_subjects: bool,
 ) -> Result<Vec<ListedDoc>> {
+    docs.value().checked_len("docs")?;
+    let docs = Jsonb::arg(Some(docs));
+    check(spi, docs, &KEYS)?;
     let rows = plans::run_latest(spi, &READ, &[docs]);
     (0..rows.len())
-        .map(|row| Element { rows: &rows, row }.read(mode, generate))
+        .map(|row| Element { rows: &rows, row }.read(mode, makes_subjects))
         .collect()
 }
 
+/// Puts documents of a list. Fails as [`put_many`] does.
+pub fn put_listed(queue: &Queue, listed: &[&ListedDoc]) -> Result<Vec<Action>> {
+    let puts: Vec<Put> = listed.iter().map(|doc| doc.put()).collect();
+    put_many(queue, &puts)
+}
+
 /// Puts the documents of a JSON array into `queue`, or each into the queue that it names; `mode` is for
-/// those that name no mode of their own, and `generate` makes the subjects of those that have none.
-/// Returns the subject of each, and what was done with it.
+/// those that name no mode of their own. Returns the subject of each, and what was done with it.
 ///
 /// Fails with `Invalid::LongList`, as `check` does, with `Error::BadDocument` for a value of the wrong type,
 /// with `Error::InList` where an option of `doc_put` would fail, and as `Queue::open_for` does.
@@ -254,16 +295,12 @@ pub fn put_docs(
     queue: Option<&QueueName>,
     docs: Jsonb,
     mode: Mode,
-    generate: impl Fn() -> String,
 ) -> Result<Vec<(String, Action)>> {
     if let Some(queue) = queue {
         Queue::open_for(queue, Right::Push)?;
     }
     spi::connect(|spi| {
-        docs.value().checked_len("docs")?;
-        let docs = Jsonb::arg(Some(docs));
-        check(spi, docs)?;
-        let listed = read_docs(spi, docs, mode, &generate)?;
+        let listed = read_docs(spi, docs, mode, true)?;
         // In the order of the queues, so that two sessions do not deadlock.
         let mut queues: BTreeMap<&QueueName, Vec<usize>> = BTreeMap::new();
         for (at, doc) in listed.iter().enumerate() {
@@ -276,12 +313,12 @@ pub fn put_docs(
         }
         let mut actions = vec![None; listed.len()];
         for (name, ats) in queues {
-            let puts: Vec<Put> = ats.iter().map(|at| listed[*at].put()).collect();
+            let docs: Vec<&ListedDoc> = ats.iter().map(|at| &listed[*at]).collect();
             let of_list = |error| match error {
                 Error::InList { at, error } => error.in_list(ats[at as usize - 1]),
                 other => other,
             };
-            let done = Queue::with(name, Right::Push, |queue| put_many(queue, &puts));
+            let done = Queue::with(name, Right::Push, |queue| put_listed(queue, &docs));
             for (at, action) in ats.iter().zip(done.map_err(of_list)?) {
                 actions[*at] = Some(action);
             }

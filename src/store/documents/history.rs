@@ -29,16 +29,18 @@ pub enum Outcome {
     Dropped,
     Popped,
     Cancelled,
+    Expired,
 }
 
 impl Outcome {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Completed,
         Self::Killed,
         Self::Dropped,
         Self::Popped,
         Self::Cancelled,
+        Self::Expired,
     ];
 
     /// The word in the history.
@@ -49,6 +51,7 @@ impl Outcome {
             Self::Dropped => "dropped",
             Self::Popped => "popped",
             Self::Cancelled => "cancelled",
+            Self::Expired => "expired",
         }
     }
 
@@ -61,7 +64,7 @@ impl Outcome {
     pub fn status(self) -> Option<Status> {
         match self {
             Self::Completed => Some(Status::Completed),
-            Self::Killed | Self::Cancelled => Some(Status::Killed),
+            Self::Killed | Self::Cancelled | Self::Expired => Some(Status::Killed),
             Self::Dropped | Self::Popped => None,
         }
     }
@@ -70,7 +73,7 @@ impl Outcome {
     pub fn keep(self, queue: &Queue) -> Keep {
         match self {
             Self::Completed => queue.policy.completed,
-            Self::Killed | Self::Cancelled => queue.policy.killed,
+            Self::Killed | Self::Cancelled | Self::Expired => queue.policy.killed,
             Self::Dropped | Self::Popped => queue.policy.dropped,
         }
     }
@@ -130,8 +133,8 @@ pub(in crate::store) const SETTLE_PARAMETERS: usize = 4;
 static ARCHIVE: Statement = Statement::new(into_history!(
     "where d.subject {=} any ($1)",
     "d.payload, d.iterations, d.last_error, d.due_at, d.picked_at, d.result, d.progress",
-    "case when $2 {=} 'killed' and r.last_error {=} 'cancelled'
-         then 'cancelled' else $2 end",
+    "case when $2 {=} 'killed' and r.last_error {=} any ('{cancelled,expired}'::pg_catalog.text[])
+         then r.last_error else $2 end",
     "$3",
     "$4"
 ));
@@ -183,10 +186,19 @@ pub fn archive<'s>(
 /// now, and records that for the counters. Does nothing where the queue keeps killed documents
 /// in its table.
 pub fn cancelled(spi: &Spi, queue: &Queue, subjects: &[String]) {
+    killed_waiting(spi, queue, subjects, Outcome::Cancelled, By::Session);
+}
+
+/// As [`cancelled`], for documents that have expired.
+pub fn expired(spi: &Spi, queue: &Queue, subjects: &[String]) {
+    killed_waiting(spi, queue, subjects, Outcome::Expired, By::Maintenance);
+}
+
+fn killed_waiting(spi: &Spi, queue: &Queue, subjects: &[String], outcome: Outcome, by: By) {
     if queue.policy.killed == Keep::InTable || subjects.is_empty() {
         return;
     }
-    let removed = archive(spi, queue, subjects, Outcome::Cancelled, By::Session);
+    let removed = archive(spi, queue, subjects, outcome, by);
     for (version, n) in count_by_version(&removed) {
         counter_log::record_event(queue, version, n, Event::RemoveKilled);
     }
@@ -384,7 +396,7 @@ pub fn trim(queue: &Queue, limit: i32) -> i32 {
         for outcome in Outcome::ALL {
             let column = match outcome {
                 Outcome::Completed => 1,
-                Outcome::Killed | Outcome::Cancelled => 2,
+                Outcome::Killed | Outcome::Cancelled | Outcome::Expired => 2,
                 Outcome::Dropped | Outcome::Popped => 3,
             };
             let age = rows.interval_arg(0, column);

@@ -11,7 +11,8 @@ use crate::pg::json::{Jsonb, Value};
 use crate::pg::spi::Rows;
 use crate::pg::value::Arg;
 use crate::pg::{subtransaction, time};
-use crate::store::documents::doc_push::{NEW, NewDoc};
+use crate::store::documents::doc_push::{Expires, NEW, NewDoc};
+use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::Statement;
 
 /// Keeps a document with the active one that has its subject. The parameters are those of
@@ -48,6 +49,8 @@ pub struct Queued {
     ordering_key: Option<String>,
     max_attempts: Option<i32>,
     headers: Option<Jsonb>,
+    /// In microseconds since 2000.
+    expires_at: Option<i64>,
 }
 
 impl Queued {
@@ -63,6 +66,7 @@ impl Queued {
             ordering_key: None,
             max_attempts: None,
             headers: None,
+            expires_at: None,
         };
         for (key, value) in column.value().members().unwrap_or_default() {
             queued.read_member(&key, value);
@@ -72,15 +76,16 @@ impl Queued {
 
     fn read_member(&mut self, key: &str, value: Value) {
         let integer = || value.number().and_then(|digits| digits.parse().ok());
+        let time = || {
+            let text = value.text()?;
+            subtransaction::attempt(|| time::parse_timestamp(&text)).ok()
+        };
         match key {
             "mode" => self.modes = value.text().unwrap_or_default(),
             "version" => self.version = integer().unwrap_or(0),
             "priority" => self.priority = integer().unwrap_or(0),
-            "next_iteration" => {
-                let text = value.text().unwrap_or_default();
-                let parsed = subtransaction::attempt(|| time::parse_timestamp(&text));
-                self.next_iteration = parsed.unwrap_or(self.next_iteration);
-            }
+            "next_iteration" => self.next_iteration = time().unwrap_or(self.next_iteration),
+            "expires_at" => self.expires_at = time(),
             "payload" => self.payload = value.to_jsonb(),
             "ordering_key" => {
                 let key = value.text();
@@ -103,6 +108,7 @@ impl Queued {
             ordering_key: self.ordering_key.as_deref(),
             max_attempts: self.max_attempts,
             headers: self.headers,
+            expires: Expires::At(self.expires_at),
         }
     }
 
@@ -115,6 +121,7 @@ impl Queued {
 /// The parameters of [`KEEP`] for one more put, where a document has `before` already. None: the
 /// payloads cannot be merged.
 pub(in crate::store) fn keep_args(
+    queue: &Queue,
     before: Option<&Queued>,
     how: OnDuplicate,
     put: &NewDoc,
@@ -132,17 +139,22 @@ pub(in crate::store) fn keep_args(
         },
         (OnDuplicate::Earliest, Some(before)) => NewDoc {
             next_iteration: before.next_iteration.min(put.next_iteration),
+            expires: match put.next_iteration < before.next_iteration {
+                true => put.expires,
+                false => Expires::At(before.expires_at),
+            },
             ..before.doc(put.subject)
         },
         (OnDuplicate::Debounce, Some(before)) => NewDoc {
             next_iteration: put.next_iteration,
             payload: put.payload,
             headers: put.headers,
+            expires: put.expires,
             ..before.doc(put.subject)
         },
     };
     let modes = queued_modes(before.map(|before| before.modes.as_str()), how);
-    let mut args = doc.args().to_vec();
+    let mut args = doc.args(queue).to_vec();
     args.push(Arg::from(modes));
     Some(args)
 }

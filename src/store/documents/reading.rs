@@ -32,7 +32,7 @@ const DOCUMENT: &str = "d.subject::pg_catalog.text,
         (select w.name from fetchq.worker_sessions w
             where d.status {=} {active} and w.queue_id {=} q.id and w.id {=} d.worker_session
             limit 1),
-        d.result, d.progress, d.last_error, d.ordering_key, d.origin, d.queued, false";
+        d.result, d.progress, d.last_error, d.ordering_key, d.origin, d.queued, false, d.expires_at";
 
 // Index: the primary key.
 const GET: &str = "select {document}
@@ -43,7 +43,7 @@ const GET: &str = "select {document}
 const GET_FROM_HISTORY: &str = "select d.subject::pg_catalog.text, d.outcome::pg_catalog.text, d.payload, d.headers,
         d.version, d.priority, d.attempts, coalesce(d.max_attempts, q.max_attempts), d.iterations,
         d.created_at, d.due_at, d.picked_at, d.settled_at, null::pg_catalog.timestamptz, d.worker, d.result,
-        d.progress, d.last_error, d.ordering_key, d.origin, null::pg_catalog.jsonb, true
+        d.progress, d.last_error, d.ordering_key, d.origin, null::pg_catalog.jsonb, true, d.expires_at
     from only {history} d, fetchq.queues q
     where d.subject {=} $1 and q.name {=} $2
     order by d.id desc

@@ -23,6 +23,7 @@ use crate::pg::lock_wait;
 use crate::pg::relation::{self, File, LockMode, NamedLock};
 use crate::pg::session;
 use crate::pg::spi::{Plan, Rows, Spi};
+use crate::pg::time;
 use crate::pg::time::Interval;
 use crate::pg::transaction;
 use crate::pg::trigger::SuppressedTriggers;
@@ -62,6 +63,8 @@ pub struct Queue {
     /// The indexes, if all of them and the columns are as fetchq made them, so that rows can be
     /// read and written without a statement.
     indexes: Option<Indexes>,
+    /// The index of documents that expire.
+    pub expiry_index: Option<Oid>,
     /// The sequence of the identity column `seq`.
     sequence: Option<Oid>,
     /// The table has no columns but those that fetchq gave it, so that a row can be added
@@ -108,6 +111,7 @@ impl Queue {
                 key: info.key_index.filter(|_| columns.are_as_made)?,
                 pick: info.pick_index?,
                 due: info.due_index?,
+                expiry: info.expiry_index?,
             })
         };
         Self {
@@ -124,6 +128,7 @@ impl Queue {
             },
             is_plain: info.is_plain,
             notifies: info.notifies,
+            expiry_index: info.expiry_index,
             indexes: indexes(),
             sequence: info.sequence,
             has_known_columns: columns.are_known,
@@ -249,6 +254,22 @@ impl Queue {
     /// The lease duration of the queue, which a pick takes that names none.
     pub fn lease_duration(&self) -> Interval {
         Interval::from_parts(self.policy.lease_duration)
+    }
+
+    /// When a document expires that is due at a time, in microseconds since 2000: `own`, or as set for
+    /// the queue, after that time, or after now where that is past. None: it does not.
+    pub fn expires_at(&self, due: i64, own: Option<(i32, i32, i64)>) -> Option<i64> {
+        let after = own.or(self.policy.expire_after)?;
+        (due != i64::MAX).then(|| Interval::from_parts(after).after(due.max(time::now())))
+    }
+
+    /// The end of a lease that is to last until a time, for a document that was leased at `picked_at`:
+    /// no later than the queue allows. In microseconds since 2000.
+    pub fn lease_end(&self, picked_at: i64, until: i64) -> i64 {
+        match self.policy.max_run {
+            Some(max) => until.min(picked_at.saturating_add(max)),
+            None => until,
+        }
     }
 
     /// Runs a hot statement on the queue's tables.

@@ -101,6 +101,11 @@ pub struct Policy {
     pub key_order: KeyOrder,
     /// How long a lease lasts where the worker does not say: months, days and microseconds.
     pub lease_duration: (i32, i32, i64),
+    /// How long after its time a new document expires that has not begun: months, days and
+    /// microseconds.
+    pub expire_after: Option<(i32, i32, i64)>,
+    /// How long a document can be leased, however often its lease is extended: microseconds.
+    pub max_run: Option<i64>,
 }
 
 /// How long a lease lasts where neither the worker nor the queue says: 5 minutes.
@@ -139,6 +144,8 @@ impl Policy {
                 rows.get(0, column(14)),
             ),
             lease_duration: rows.interval(0, column(15)).unwrap_or(LEASE_DURATION),
+            expire_after: rows.interval(0, column(17)),
+            max_run: micros(18),
         }
     }
 

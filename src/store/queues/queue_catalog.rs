@@ -3,7 +3,7 @@
 
 use pgrx::pg_sys::{Oid, TransactionId};
 
-use crate::domain::document::{Column, DUE_KEY, KEY, PICK_KEY, defaults, numbers};
+use crate::domain::document::{Column, DUE_KEY, EXPIRY_KEY, KEY, PICK_KEY, defaults, numbers};
 use crate::domain::names::QueueName;
 use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
@@ -21,6 +21,7 @@ pub struct QueueInfo {
     pub ready_trigger: Option<TransactionId>,
     pub pick_index: Option<Oid>,
     pub due_index: Option<Oid>,
+    pub expiry_index: Option<Oid>,
     /// The index of the primary key.
     pub key_index: Option<Oid>,
     /// The sequence of the identity column `seq`.
@@ -34,7 +35,8 @@ pub struct QueueInfo {
 
 // Everything that a session has to know about a queue. $1 is the name of the queue, $2 its
 // docs table, $3 and $4 the names of the pick index and the due index, $5, $6 and $7 the numbers of
-// the columns of these and of the primary key, $8 the number of the column seq, $9 the defaults.
+// the columns of these and of the primary key, $8 the number of the column seq, $9 the defaults, $10
+// the name of the expiry index and $11 its column.
 // `decode` reads the columns by number, and `Policy::read` those from `is_active` on.
 static QUEUE: Statement = Statement::new(
     "select
@@ -136,7 +138,21 @@ static QUEUE: Statement = Statement::new(
         q.is_ordered as is_ordered,
         q.max_active_per_key as max_active_per_key,
         q.lease_duration as lease_duration,
-        q.dead_letter_by::pg_catalog.text as dead_letter_by
+        q.dead_letter_by::pg_catalog.text as dead_letter_by,
+        q.expire_after as expire_after,
+        q.max_run as max_run,
+
+        -- The index of documents that expire, as it was made.
+        (select i.indexrelid from pg_catalog.pg_index i
+         join pg_catalog.pg_class x on x.oid {=} i.indexrelid
+         where i.indrelid {=} $2 and i.indisvalid and i.indisready and not i.indisunique
+             and x.relname {=} $10
+             and x.relam {=} 403
+             and i.indclass::pg_catalog.text {=} '3127'
+             and i.indkey::pg_catalog.text {=} $11
+             and i.indoption::pg_catalog.text {=} '0'
+             and pg_catalog.pg_get_expr(i.indpred, i.indrelid)
+                 {=} '((status = ANY (ARRAY[{planned}, {pending}])) AND (attempts = 0) AND (expires_at IS NOT NULL))') as expiry_index
      from fetchq.queues q
      join pg_catalog.pg_class c on c.oid {=} $2
      where q.name {=} $1",
@@ -144,6 +160,9 @@ static QUEUE: Statement = Statement::new(
 
 /// The first column of `QUEUE` that is a setting: `is_active`.
 const FIRST_SETTING: i32 = 9;
+
+/// How many settings it has. The column after them is the expiry index.
+const SETTINGS: i32 = 19;
 
 /// Reads what is known of a queue, whose docs table the caller has locked. None: the queue is
 /// not registered.
@@ -154,6 +173,8 @@ pub(in crate::store) fn read(name: &QueueName, table: Oid) -> Option<QueueInfo> 
     spi::connect(|spi| {
         let pick_index = name.relation("docs_pick_idx");
         let due_index = name.relation("docs_due_idx");
+        let expiry_index = name.relation("docs_expiry_idx");
+        let expiry_key = numbers(&EXPIRY_KEY);
         let (pick_key, due_key, key) = (numbers(&PICK_KEY), numbers(&DUE_KEY), numbers(&KEY));
         let args = [
             Arg::from(name.as_str()),
@@ -165,6 +186,8 @@ pub(in crate::store) fn read(name: &QueueName, table: Oid) -> Option<QueueInfo> 
             Arg::from(key.as_str()),
             Arg::from(i32::from(Column::Seq.number())),
             Arg::from(defaults().as_str()),
+            Arg::from(expiry_index.as_str()),
+            Arg::from(expiry_key.as_str()),
         ];
         let plan = shared_plan(spi, &QUEUE, &args);
         let rows = spi.run_latest(&plan, &args);
@@ -184,6 +207,7 @@ fn decode(rows: &Rows) -> Option<QueueInfo> {
         ready_trigger: rows.number(0, 2).map(TransactionId::from),
         pick_index: oid(3),
         due_index: oid(4),
+        expiry_index: oid(FIRST_SETTING + SETTINGS),
         // With one trigger, the other one of the notifications is missing.
         is_plain: flag(5) && notify_triggers != 1,
         key_index: oid(6),

@@ -83,6 +83,12 @@ const CREATE_DUE_INDEX: &str = "create index \"{q}__docs_due_idx\" on {docs}
     (status, next_iteration, seq)
     where status {=} any (array[{planned}, {active}]) and lock_upgrade is null";
 
+/// The expiry index: the documents that expire if they do not begin in time. `queue_catalog` compares
+/// the text of its predicate. It is empty in a queue whose documents do not expire.
+const CREATE_EXPIRY_INDEX: &str = "create index \"{q}__docs_expiry_idx\" on {docs}
+    (expires_at)
+    where status {=} any (array[{planned}, {pending}]) and attempts {=} 0 and expires_at is not null";
+
 /// The columns of the tables of a queue.
 pub(in crate::store) fn columns() -> [(&'static str, Vec<ColumnDef>); 4] {
     [
@@ -132,12 +138,13 @@ pub fn create(spi: &Spi, name: &QueueName) -> Result<()> {
 }
 
 /// The indexes of the docs table beside its primary key.
-const DOCS_INDEXES: [(&str, &str); 2] = [
+const DOCS_INDEXES: [(&str, &str); 3] = [
     ("docs_pick_idx", CREATE_PICK_INDEX),
     ("docs_due_idx", CREATE_DUE_INDEX),
+    ("docs_expiry_idx", CREATE_EXPIRY_INDEX),
 ];
 
-/// Makes the pick and due indexes where they are missing.
+/// Makes the pick, due and expiry indexes where they are missing.
 pub fn create_indexes(spi: &Spi, name: &QueueName) {
     for (index, sql) in DOCS_INDEXES {
         create_index(spi, name, index, sql);

@@ -81,12 +81,21 @@ const OWN_ERROR: &str = "case when d.origin is null then d.last_error end";
 /// document must not fail all that are settled with it.
 const NEXT_ITERATIONS: &str = "(least(d.iterations, 9223372036854775806) {+} 1)";
 
+/// When the waiting document `d` expires that becomes due at `$2` instead: as long after that as before.
+/// One that is never due does not expire.
+const MOVED_EXPIRY: &str =
+    "case when d.expires_at is null or not pg_catalog.isfinite(d.next_iteration)
+             or not pg_catalog.isfinite($2) then null
+         else d.expires_at {+} (greatest($2, pg_catalog.now())
+             {-} greatest(d.next_iteration, d.created_at)) end";
+
 /// Replaces the markers that do not depend on a queue.
 pub(in crate::store) fn render_shared(sql: &str) -> String {
     let mut text = sql
         .replace("{is_leased}", IS_LEASED)
         .replace("{needs_number}", NEEDS_NUMBER)
         .replace("{own_error}", OWN_ERROR)
+        .replace("{moved_expiry}", MOVED_EXPIRY)
         .replace("{next_iterations}", NEXT_ITERATIONS);
     if text.contains("{kept}") {
         let as_it_is = kept("d.", Some(InHistory::AsItIs));

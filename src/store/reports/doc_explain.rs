@@ -130,7 +130,7 @@ fn workers(spi: &Spi, name: &QueueName, queue: &QueueInfo, table: u32) -> Option
 const FIND: &str = "select d.status, d.next_iteration, d.attempts, coalesce(d.max_attempts, $3),
         d.version, d.lock_upgrade is not null, coalesce(d.lock_upgrade {=} 'infinity', false),
         d.ordering_key, d.seq, d.picked_at, d.last_iteration, d.last_error,
-        w.name, w.pid, d.xmax
+        w.name, w.pid, d.xmax, d.expires_at
     from only {docs} d
     left join lateral (
         select s.name, s.pid from fetchq.worker_sessions s
@@ -153,7 +153,7 @@ fn place(spi: &Spi, name: &QueueName, subject: &str, queue: &QueueInfo) -> Place
     ];
     let rows = spi.once_latest(&render(FIND, name), &args);
     if !rows.is_empty() {
-        return Place::Table(document(spi, name, queue, &rows));
+        return Place::Table(Box::new(document(spi, name, queue, &rows)));
     }
     if let Some(place) = in_dead_letters(spi, name, subject, queue) {
         return place;
@@ -197,6 +197,7 @@ fn document(spi: &Spi, name: &QueueName, queue: &QueueInfo, rows: &Rows) -> Doc 
         version: rows.get(0, 5).unwrap_or(0),
         picked_at: rows.timestamp(0, 10),
         settled_at: rows.timestamp(0, 11),
+        expires_at: rows.timestamp(0, 16),
         last_error: rows.get(0, 12),
         worker: rows.get(0, 13).zip(rows.get(0, 14)),
         is_set_aside: is_held_back && key.is_none(),

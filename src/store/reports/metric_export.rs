@@ -167,7 +167,7 @@ pub fn export(only: Option<Family>, out: &mut RowSink) -> Result<()> {
 }
 
 /// The metrics that are made of the statistics of queues.
-const OF_QUEUES: [Family; 11] = [
+const OF_QUEUES: [Family; 12] = [
     Family::Documents,
     Family::OldestReady,
     Family::PlannedOverdue,
@@ -175,6 +175,7 @@ const OF_QUEUES: [Family; 11] = [
     Family::Picked,
     Family::Settled,
     Family::LeasesLost,
+    Family::Expired,
     Family::DeadLetters,
     Family::Wait,
     Family::Run,
@@ -257,6 +258,7 @@ impl Export<'_> {
                 Family::Pushed => add(count("ent")),
                 Family::Picked => add(count("pkd")),
                 Family::LeasesLost => add(count("orp")),
+                Family::Expired => add(count("exp")),
                 Family::DeadLetters => add(count("ded")),
                 Family::Paused => add(Some(f64::from(u8::from(queue.is_paused)))),
                 Family::Documents => {

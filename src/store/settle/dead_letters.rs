@@ -57,6 +57,7 @@ const DEAD_LETTER: Columns = Columns {
         (Column::Origin, ORIGIN),
         (Column::Result, "null"),
         (Column::Queued, "null"),
+        (Column::ExpiresAt, "null"),
     ],
     are_put: false,
 };
@@ -306,7 +307,7 @@ static LOCK_DOCUMENT: Statement = Statement::new(
 /// are due.
 pub(in crate::store) static REVIVE: Statement = Statement::new(
     "update only {docs} d set
-         status = $2, next_iteration = $3, attempts = 0, last_error = null
+         status = $2, next_iteration = $3, attempts = 0, last_error = null, expires_at = null
      where d.subject {=} any ($1)
      returning d.subject::pg_catalog.text",
 );

@@ -53,6 +53,8 @@ pub struct Settlement<'a> {
     pub message: Option<Cow<'a, str>>,
     pub details: Option<Jsonb>,
     pub ref_id: Option<Cow<'a, str>>,
+    /// Documents that are put if this document was settled: a JSON array.
+    pub then: Option<Jsonb>,
 }
 
 impl Settlement<'_> {
@@ -68,6 +70,7 @@ impl Settlement<'_> {
             message: None,
             details: None,
             ref_id: None,
+            then: None,
         }
     }
 

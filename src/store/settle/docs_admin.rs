@@ -35,6 +35,7 @@ static RETRY: Statement = Statement::new(
     "update only {docs} d set
          status = {pending}, next_iteration = pg_catalog.now(),
          attempts = case when d.status {=} any (array[{killed}, {completed}]) then 0 else d.attempts end,
+         expires_at = case when d.status {<>} all (array[{killed}, {completed}]) then d.expires_at end,
          last_error = case when d.status {=} any (array[{killed}, {completed}])
              then null else d.last_error end
      where d.subject {=} any ($1)
@@ -63,7 +64,7 @@ static SET_PRIORITY: Statement = Statement::new(
 // for its retry stays pending, so that it keeps its place where its key has an order. $2: the time,
 // $3: the status that goes with it.
 static SET_DUE: Statement = Statement::new(
-    "update only {docs} d set next_iteration = $2,
+    "update only {docs} d set next_iteration = $2, expires_at = {moved_expiry},
          status = case when d.status {=} {pending} and d.attempts {>} 0 then d.status else $3 end
      where d.subject {=} any ($1)
      returning d.subject::pg_catalog.text, d.status",

@@ -155,7 +155,7 @@ effects! {
     RESCHEDULE: Becomes::Due, [
         Attempts <- Zero, Iterations <- NextIterations, LastIteration <- Now,
         NextIteration <- Is(At), Progress <- Null, Payload <- IfGiven(Payload), Result <- Null,
-        LastError <- Null
+        LastError <- Null, ExpiresAt <- Null
     ], None, Event::reschedule, Event::Drop;
 }
 

@@ -5,6 +5,7 @@ pub mod doc_settle;
 pub mod docs_admin;
 pub mod docs_settle;
 pub mod effect;
+pub mod follow_ups;
 pub mod history_list;
 pub mod move_documents;
 pub mod redrive;

@@ -38,7 +38,7 @@ const RESTORED: Columns = Columns {
     changed: &[
         (
             Column::Status,
-            "case when d.outcome {=} any (array['killed', 'cancelled']) then {killed} else {completed} end",
+            "case when d.outcome {=} any (array['killed', 'cancelled', 'expired']) then {killed} else {completed} end",
         ),
         (Column::LastIteration, "d.settled_at"),
     ],
@@ -85,6 +85,11 @@ const ALWAYS: Expressions = &[
     (
         Column::MaxAttempts,
         "case when d.max_attempts {>} 0 then d.max_attempts end",
+    ),
+    // Their attempts are 0 now, and they have begun all the same.
+    (
+        Column::ExpiresAt,
+        "case when d.attempts {=} 0 then d.expires_at end",
     ),
     (
         Column::Headers,

@@ -58,11 +58,7 @@ const LOCK_ONE: &str = concat!(
 /// The outcomes of documents that have one of these statuses in the table.
 fn outcomes(statuses: &[i32]) -> Vec<String> {
     let has = |status: Status| statuses.contains(&status.code());
-    let wanted = |outcome: &Outcome| match outcome {
-        Outcome::Completed => has(Status::Completed),
-        Outcome::Killed | Outcome::Cancelled => has(Status::Killed),
-        Outcome::Dropped | Outcome::Popped => false,
-    };
+    let wanted = |outcome: &Outcome| outcome.status().is_some_and(has);
     let wanted = Outcome::ALL.into_iter().filter(wanted);
     wanted.map(|outcome| outcome.word().to_owned()).collect()
 }

@@ -81,7 +81,9 @@ const DESCRIBE: &str = "select pg_catalog.jsonb_build_object(
         'logs_retention', r.logs_retention,
         'metrics_retention', r.metrics_retention,
         'current_version', r.current_version,
-        'lease', r.lease_duration)
+        'lease', r.lease_duration,
+        'expire_after', r.expire_after,
+        'max_run', r.max_run)
     from fetchq.queues q, pg_catalog.jsonb_populate_record(q, $2) r
     where q.name {=} $1";
 
@@ -117,13 +119,14 @@ const CHANGE: &str = "update fetchq.queues q set (
         max_attempts, retry_base, retry_factor, retry_max_delay, retry_jitter,
         keep_completed, keep_killed, keep_dropped, dead_letter,
         max_active, max_active_per_key, rate_limit, rate_interval, is_ordered, is_active,
-        logs_retention, metrics_retention, current_version, lease_duration
+        logs_retention, metrics_retention, current_version, lease_duration, expire_after, max_run
     ) = (
         select r.max_attempts, r.retry_base, r.retry_factor, r.retry_max_delay, r.retry_jitter,
             r.keep_completed, r.keep_killed, r.keep_dropped, r.dead_letter,
             r.max_active, r.max_active_per_key, r.rate_limit, r.rate_interval, r.is_ordered,
             r.is_active,
-            r.logs_retention, r.metrics_retention, r.current_version, r.lease_duration
+            r.logs_retention, r.metrics_retention, r.current_version, r.lease_duration,
+            r.expire_after, r.max_run
         from pg_catalog.jsonb_populate_record(q, $2) r
     ) where q.name {=} $1";
 

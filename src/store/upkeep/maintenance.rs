@@ -6,18 +6,21 @@
 //! worker. The caller acts with the rights of the owner of the documents.
 
 use crate::domain::counter_events::Event;
+use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::error::{Result, raise};
 use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
-use crate::pg::{subtransaction, time};
+use crate::pg::{relation, subtransaction, time};
 use crate::ready::key::DueKey;
 use crate::store::bounds::keys::as_maintenance;
 use crate::store::counters::counter_log;
-use crate::store::documents::bookkeeping::{documents_ready, leases_taken};
+use crate::store::documents::bookkeeping::{documents_ready, leases_taken, rows_settled};
 use crate::store::documents::doc_put::put_queued;
+use crate::store::documents::history;
 use crate::store::documents::queued::queued_of;
 use crate::store::queues::open_queue::Queue;
+use crate::store::queues::policy::Keep;
 use crate::store::queues::statement::Statement;
 use crate::store::settle::dead_letters;
 use crate::store::settle::dead_letters::Settler;
@@ -280,6 +283,104 @@ fn expire_from(queue: &Queue, args: &[Arg]) -> Result<Expired> {
             killed,
             failure: None,
         })
+    })
+}
+
+// Index of this statement and the next one: the expiry index. $1: documents that are blocked by their
+// keys expire, too.
+static EXPIRE_WAITING: Statement = Statement::new(
+    "with chosen as (
+         select c.ctid, c.subject, c.status from only {docs} c
+         where c.status {=} any (array[{planned}, {pending}])
+             and c.attempts {=} 0
+             and c.expires_at is not null
+             and c.expires_at {<=} pg_catalog.now()
+             and (c.lock_upgrade is null or $1 and c.lock_upgrade {=} 'infinity')
+         order by c.expires_at
+         limit $2
+         for update skip locked),
+     changed as (
+         update only {docs} d set
+             status = {killed}, result = null, last_error = 'expired',
+             last_iteration = pg_catalog.now()
+         where d.ctid {=} any (array(select c.ctid from chosen c))
+         returning d.subject)
+     select u.subject::pg_catalog.text, c.status
+     from chosen c
+     join changed u on u.subject {=} c.subject",
+);
+
+static NEXT_EXPIRY: Statement = Statement::new(
+    "select c.expires_at from only {docs} c
+     where c.status {=} any (array[{planned}, {pending}])
+         and c.attempts {=} 0
+         and c.expires_at is not null
+         and (c.lock_upgrade is null or $1 and c.lock_upgrade {=} 'infinity')
+     order by c.expires_at
+     limit 1",
+);
+
+/// Returns whether documents of a queue may expire. It reads the size of an index, which is empty where
+/// none ever did.
+fn may_expire(queue: &Queue) -> bool {
+    queue.expiry_index.is_some_and(relation::may_have_entries)
+}
+
+/// Returns whether documents of a queue, which is not opened, may expire.
+pub fn has_expiry_entries(name: &QueueName) -> bool {
+    let table = relation::lookup_data_table(&name.relation("docs"));
+    let index = table
+        .and_then(|table| relation::lookup_data_index(&name.relation("docs_expiry_idx"), table));
+    index.is_some_and(relation::may_have_entries)
+}
+
+/// Returns whether a document has not begun in time.
+pub fn has_expired(queue: &Queue) -> bool {
+    next_expiry(queue).is_some_and(|at| at <= time::now())
+}
+
+/// Kills up to `limit` documents that did not begin in time, the oldest first. They do not move to the
+/// dead-letter queue: nothing of theirs has failed, and a redrive would run what came too late. Returns
+/// how many.
+///
+/// Fails with `Error::TableMissing` and `Error::TableBusy` where they move to the history.
+pub fn expire_waiting(queue: &Queue, limit: i32) -> Result<i32> {
+    if queue.policy.killed == Keep::InHistory {
+        queue.require_table("history")?;
+    }
+    spi::connect(|spi| {
+        let args = [
+            Arg::from(queue.policy.key_order.blocks()),
+            Arg::from(i64::from(limit)),
+        ];
+        let rows = as_maintenance(|| queue.run(spi, &EXPIRE_WAITING, &args));
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        rows_settled(queue, &rows);
+        for from in [Status::Planned, Status::Pending] {
+            let statuses = (0..rows.len()).filter_map(|row| rows.get::<i32>(row, 2));
+            let n = statuses.filter(|status| *status == from.code()).count();
+            if let (Ok(n @ 1..), Some(event)) = (i32::try_from(n), Event::expire(from)) {
+                counter_log::record_event(queue, 0, n, event);
+            }
+        }
+        let subjects: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
+        history::expired(spi, queue, &subjects);
+        Ok(rows.affected())
+    })
+}
+
+/// When the next document expires that does not begin before, in microseconds since 2000. None: there is
+/// none.
+pub fn next_expiry(queue: &Queue) -> Option<i64> {
+    if !may_expire(queue) {
+        return None;
+    }
+    spi::connect(|spi| {
+        let blocks = [Arg::from(queue.policy.key_order.blocks())];
+        let rows = queue.run(spi, &NEXT_EXPIRY, &blocks);
+        (!rows.is_empty()).then(|| rows.timestamp(0, 1)).flatten()
     })
 }
 

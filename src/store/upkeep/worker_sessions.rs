@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::pg::relation::{self, LockMode};
 use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
+use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::pg::{planner, subtransaction, time};
 use crate::ready::key::PickKey;
@@ -278,13 +279,15 @@ static EXPIRE_LEASES: Statement = Statement::new(
          for update skip locked))",
 );
 
+// $4: `max_run`, after which nothing extends a lease.
 static EXTEND_LEASES: Statement = Statement::new(
-    "update only {docs} d set next_iteration = $2
+    "update only {docs} d set next_iteration = least($2, d.picked_at {+} $4)
      where d.ctid {=} any (array(
          select c.ctid from only {docs} c
          where c.status {=} {active}
              and c.lock_upgrade is null
              and c.next_iteration {<} $3
+             and ($4 is null or c.next_iteration {<} (c.picked_at {+} $4))
              and c.worker_session {=} any ($1)
          for update skip locked))",
 );
@@ -336,6 +339,7 @@ fn extend_leases(queue: &Queue, sessions: &[i64]) -> i32 {
         Arg::from(sessions.to_vec()),
         Arg::timestamp(now + EXTENSION_US),
         Arg::timestamp(now + EXTEND_WITHIN_US),
+        Interval::of(queue.policy.max_run),
     ];
     spi::connect(|spi| queue.run(spi, &EXTEND_LEASES, &args).affected())
 }

@@ -257,7 +257,7 @@ const RETURNS: [(&str, &str); 17] = [
     ),
     (
         "kill",
-        "select fetchq.doc_kill('q', 'a', lease => :lease); select fetchq.doc_put('q', 'a', mode => 'reset')",
+        "select fetchq.doc_kill('q', 'a', lease => :lease); select fetchq.doc_revive('q', 'a')",
     ),
     (
         "death",

@@ -163,7 +163,7 @@ fn is_expected(error: &tokio_postgres::Error) -> bool {
 
 const SUBJECTS: u64 = 3;
 
-/// Puts events, each with a key of its own, until it is told to stop.
+/// Puts events, each with a key of its own, until they end.
 async fn produce(db: Database, number: u64, told: Arc<Mutex<Told>>, ends: Arc<AtomicBool>) {
     let mut session = db.connect().await;
     let mut turn = 0u64;

@@ -226,7 +226,7 @@ const VERBS: &[Verb] = &[
         "",
         "{progress} select fetchq.doc_complete('q', 'a', lease => :lease); select fetchq.doc_put('q', 'a', '{}', mode => 'reset')",
         DOCS,
-        "|1577836800|t||",
+        "||||",
     ),
     verb(
         "merge",
