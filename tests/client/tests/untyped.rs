@@ -212,7 +212,8 @@ async fn rows_are_counted_as_affected_and_wide_results_have_a_type() {
         if is_of_both(name) || name == RESULT_OF_FETCHQ_4 {
             continue;
         }
-        if form.columns.len() > 3 && !form.has_named_type {
+        // A procedure has no type of its result.
+        if form.columns.len() > 3 && !form.has_named_type && name != "worker_wait" {
             wrong.push(format!(
                 "{name}: {} result columns without a type of their own: create type fetchq.…",
                 form.columns.len()

@@ -5,7 +5,7 @@ use fetchq_client_tests::Server;
 use super::{CALL, DEAD, queue};
 
 #[tokio::test]
-async fn who_may_read_may_wait() {
+async fn who_has_a_right_on_the_queue_may_wait() {
     let db = Server::of_suite().database("await_rights").await;
     let session = db.connect().await;
     queue(&session, DEAD).await;
@@ -20,7 +20,7 @@ async fn who_may_read_may_wait() {
             db.name
         ))
         .await;
-    for (role, expected) in [("r", "killed||why"), ("p", "42501"), ("n", "42501")] {
+    for (role, expected) in [("r", "killed||why"), ("p", "killed||why"), ("n", "42501")] {
         session.sql(&format!("set role {}_{role}", db.name)).await;
         let got = match session.state(CALL).await.as_str() {
             "" => session.rows(CALL).await.remove(0),

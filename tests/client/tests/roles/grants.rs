@@ -174,14 +174,15 @@ async fn a_producer_may_await_what_it_has_put() {
     b.simple_query("select fetchq.doc_put('q', 'p')")
         .await
         .unwrap();
-    a.sql("select fetchq.doc_lease('q'); select fetchq.doc_complete('q', 'p', lease => (select lease from fetchq.leases where subject = 'p'), result => '7')")
-        .await;
+    let lease = a.text("select lease from fetchq.doc_lease('q')").await;
+    let complete = format!("select fetchq.doc_complete('q', 'p', lease => {lease}, result => '7')");
+    a.sql(&complete).await;
     let row = &b
         .query("call fetchq.doc_await('q', 'p', '0')", &[])
         .await
         .unwrap()[0];
-    let (status, result): (String, serde_json::Value) = (row.get(0), row.get(1));
-    assert_eq!((status.as_str(), result), ("completed", 7.into()));
+    let (status, result): (String, Option<serde_json::Value>) = (row.get(0), row.get(1));
+    assert_eq!((status.as_str(), result), ("completed", Some(7.into())));
     a.sql("select fetchq.queue_revoke('q', 'fetchq_app_b', 'producer')")
         .await;
     let error = b.query("call fetchq.doc_await('q', 'p', '0')", &[]).await;
