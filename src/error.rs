@@ -54,7 +54,7 @@ pub enum Error {
     },
     /// `store::queue_places::unknown` makes this one, or the next one.
     #[error("queue \"{0}\" does not exist")]
-    UnknownQueue(String),
+    UnknownQueue(UnknownName),
     #[error("queue \"{queue}\" lives on another server: {place}")]
     QueueElsewhere { queue: String, place: String },
     #[error("queue \"{0}\" exists in this database")]
@@ -333,6 +333,20 @@ pub enum Error {
     Invalid(#[from] Invalid),
 }
 
+/// The name of a queue that does not exist.
+#[derive(Debug)]
+pub struct UnknownName {
+    pub name: String,
+    /// The queue of the caller whose name is nearest, if one is near.
+    pub nearest: Option<String>,
+}
+
+impl std::fmt::Display for UnknownName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
 /// A result with an error of fetchq.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -428,6 +442,7 @@ impl Error {
                 Invalid::SubjectLength { .. }
                 | Invalid::KeyLength { .. }
                 | Invalid::SettlementLength { .. } => ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
+                Invalid::EmptySubject => ERRCODE_INVALID_PARAMETER_VALUE,
                 Invalid::LongList { .. } | Invalid::LongJson { .. } => {
                     ERRCODE_PROGRAM_LIMIT_EXCEEDED
                 }

@@ -9,6 +9,8 @@ pub enum Invalid {
     QueueName(String),
     #[error("the subject exceeds the limit of {max} characters: it has {got}")]
     SubjectLength { got: usize, max: usize },
+    #[error("the subject is empty")]
+    EmptySubject,
     #[error("the ordering key exceeds the limit of {max} characters: it has {got}")]
     KeyLength { got: usize, max: usize },
     #[error("\"{list}\" exceeds the limit of {max} elements: it has {got}")]

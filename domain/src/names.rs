@@ -81,6 +81,16 @@ pub fn check_subject(subject: &str) -> Result<&str, Invalid> {
     }
 }
 
+/// Checks the subject of a document that is put. Fetchq 4 puts empty ones, too.
+///
+/// Fails as `check_subject` does, and with `Invalid::EmptySubject`.
+pub fn check_put_subject(subject: &str) -> Result<&str, Invalid> {
+    match subject {
+        "" => Err(Invalid::EmptySubject),
+        _ => check_subject(subject),
+    }
+}
+
 /// Checks that an ordering key fits its index, where it can be as long as a subject. Returns
 /// `Invalid::KeyLength` when it is too long.
 pub fn check_ordering_key(key: &str) -> Result<&str, Invalid> {

@@ -50,10 +50,10 @@ impl Rhythm {
         if text.len() > MAX_CRON_LENGTH {
             return Err(format!("it is longer than {MAX_CRON_LENGTH} characters"));
         }
-        let text = if text.eq_ignore_ascii_case("@midnight") {
-            "@daily"
-        } else {
-            text
+        let text = match text.to_ascii_lowercase().as_str() {
+            "@midnight" => "@daily",
+            "@minutely" => "* * * * *",
+            _ => text,
         };
         let parser = CronParser::builder()
             .seconds(Seconds::Optional)
@@ -65,7 +65,7 @@ impl Rhythm {
             Err(_) if ![5, 6].contains(&fields(text)) => {
                 Err(format!("it has {} fields, not 5 or 6", fields(text)))
             }
-            Err(e) => Err(e.to_string()),
+            Err(e) => Err(describe(&parser, text).unwrap_or_else(|| e.to_string())),
         }
     }
 
@@ -114,8 +114,31 @@ impl Rhythm {
 }
 
 /// The message for an unknown word with an @.
-const NICKNAMES: &str =
-    "the words with an @ are @yearly, @annually, @monthly, @weekly, @daily, @midnight and @hourly";
+const NICKNAMES: &str = "the words with an @ are @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly and @minutely";
+
+/// The fields of a cron expression; without seconds, the first one is left out.
+const FIELDS: [&str; 6] = [
+    "second",
+    "minute",
+    "hour",
+    "day of the month",
+    "month",
+    "day of the week",
+];
+
+/// Names the first field of a cron expression that is wrong by itself, and says why.
+fn describe(parser: &CronParser, text: &str) -> Option<String> {
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    let names = &FIELDS[FIELDS.len().checked_sub(fields.len())?..];
+    names.iter().enumerate().find_map(|(at, name)| {
+        let mut alone = vec!["*"; fields.len()];
+        alone[at] = fields[at];
+        let error = parser.parse(&alone.join(" ")).err()?.to_string();
+        let reason = error.strip_prefix("Component error: ").unwrap_or(&error);
+        let reason = reason.trim_end_matches('.').to_lowercase();
+        Some(format!("its {name} is {:?}: {reason}", fields[at]))
+    })
+}
 
 fn fields(text: &str) -> usize {
     text.split_whitespace().count()

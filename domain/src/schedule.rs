@@ -39,18 +39,28 @@ pub enum Form<'a> {
     Every(&'a str),
 }
 
+/// The intervals of one unit, which needs no number after `every`.
+const UNITS: [&str; 7] = [
+    "1 second", "1 minute", "1 hour", "1 day", "1 week", "1 month", "1 year",
+];
+
 /// Distinguishes cron expressions from intervals.
 ///
 /// A cron expression starts with `@`, or contains `*`, or has five or more fields without a
 /// letter in the first two. An interval such as `1 day 2 hours 3 minutes` has a word there. A
-/// text that starts with `every` or `@every` is an interval.
+/// text that starts with `every` or `@every` is an interval, of which a unit alone is one, as in `every hour`.
 pub fn form(text: &str) -> Form<'_> {
     let text = text.trim();
     for word in ["@every ", "every "] {
         if let Some(start) = text.get(..word.len())
             && start.eq_ignore_ascii_case(word)
         {
-            return Form::Every(text[word.len()..].trim_start());
+            let interval = text[word.len()..].trim();
+            let unit = UNITS.into_iter().find(|one| {
+                let unit = one.strip_prefix("1 ").unwrap_or(one);
+                unit.eq_ignore_ascii_case(interval)
+            });
+            return Form::Every(unit.unwrap_or(interval));
         }
     }
     let fields: Vec<&str> = text.split_whitespace().collect();

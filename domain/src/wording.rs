@@ -46,10 +46,10 @@ pub fn describe(found: Option<Option<Status>>) -> String {
 pub fn describe_right(kind: Option<&str>) -> &'static str {
     match kind {
         None => "does not own",
-        Some("reader") => "is no reader of",
-        Some("producer") => "is no producer of",
-        Some("worker") => "is no worker of",
-        Some(_) => "is no manager of",
+        Some("reader") => "is not a reader of",
+        Some("producer") => "is not a producer of",
+        Some("worker") => "is not a worker of",
+        Some(_) => "is not a manager of",
     }
 }
 

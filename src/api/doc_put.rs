@@ -2,7 +2,8 @@
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{opt_payload, queue_name, respond_write, subject};
+use crate::api::entry::{opt_payload, queue_name, respond_write};
+use crate::domain::names;
 use crate::error::Result;
 use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
@@ -21,7 +22,7 @@ pub fn payload_or_empty(call: &Call, at: usize) -> Jsonb {
 /// The document of `doc_put`: argument 1 and those from 2 on, without the mode.
 fn new_doc(call: &Call) -> Result<NewDoc<'_>> {
     Ok(NewDoc {
-        subject: subject(call, 1)?,
+        subject: names::check_put_subject(call.text(1, "subject")?)?,
         payload: payload_or_empty(call, 2),
         next_iteration: doc_options::due(call.opt_timestamp(3), call.opt_interval(9))?,
         version: call.opt_int(4).unwrap_or(0),

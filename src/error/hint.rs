@@ -16,7 +16,11 @@ impl Error {
             Self::BothGiven { one, other } => format!("Pass {one} or {other}, and omit the other one."),
             Self::InList { error, .. } | Self::InThen { error, .. } => error.hint(),
             Self::UnknownQueue(queue) => {
-                format!("Create it with: select * from fetchq.queue_create('{queue}')")
+                let create = format!("reate it with: select * from fetchq.queue_create('{queue}')");
+                match &queue.nearest {
+                    Some(nearest) => format!("Did you mean \"{nearest}\"? Or c{create}"),
+                    None => format!("C{create}"),
+                }
             }
             Self::QueueElsewhere { .. } => "Nothing was done. Repeat it in a new connection to that server.".into(),
             Self::QueueIsHere(_) => "Only a queue that is not in this database can live elsewhere: record the place when it has been moved, in the transaction that drops it here.".into(),
@@ -27,7 +31,7 @@ impl Error {
             Self::NullElement { .. } => "Remove the null element.".into(),
             Self::ListLengths { .. } => "Pass one element for each subject, or no list at all.".into(),
             Self::ManyDimensions { .. } => "Pass a plain list such as array['a', 'b'].".into(),
-            Self::BadDocument { .. } | Self::NoList => r#"Pass an array such as [{"subject": "s1", "payload": {}, "version": 0, "priority": 0, "next_iteration": "2030-01-01"}]; only the subject is needed, and doc_put_many() makes one where it is missing."#.into(),
+            Self::BadDocument { .. } | Self::NoList => r#"Pass an array such as [{"subject": "s1", "payload": {}, "version": 0, "priority": 0, "next_iteration": "2030-01-01"}]. A document without a subject gets one, and "queue" names another queue than that of the call."#.into(),
             Self::NotMergeable { .. } => "Merge JSON objects only, or use the mode replace, which accepts any payload.".into(),
             Self::NotActive { .. } | Self::SomeNotActive { .. } => "Only an active document can be settled: the lease may have expired, or another session has settled the document.".into(),
             Self::SettledBefore { .. } => "This call is repeated, as after a broken connection, and nothing is left to do. Roll back what this transaction has done for the document: the one that settled it has done the same, and has committed.".into(),
@@ -96,6 +100,7 @@ impl Error {
                 Invalid::LongJson { max, .. } => format!("Use a shorter one, of {max} bytes at most."),
                 Invalid::QueueName(_) => "A queue name starts with a letter or an underscore, continues with letters, digits and underscores, and has at most 40 characters; it is folded to lower case.".into(),
                 Invalid::KeyLength { .. } => "Use a shorter key, such as a hash of the long one.".into(),
+                Invalid::EmptySubject => "Pass a text that names the document. doc_append() makes one.".into(),
                 Invalid::SubjectLength { .. } => "Use a shorter subject, such as a hash of the long one.".into(),
                 Invalid::Settlements(_) => r#"Pass an array such as [{"subject": "s1", "lease": 7, "action": "complete"}]."#.into(),
                 Invalid::Settlement { .. } => format!("Nothing was settled. The actions are {}, and the keys {}.", settlement::ACTIONS, settlement::KEYS),

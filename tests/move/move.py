@@ -148,6 +148,7 @@ class Run:
             end $$;
             select fetchq.doc_put('still', 'leased ' || i) from generate_series(1, 3) i;
             select fetchq.doc_extend('still', subject, '1 day', lease, '{"at": 1}') from fetchq.doc_lease('still', 2, '1 day', worker => 'holder');
+            select fetchq.doc_put('still', subject, '{"again": true}', mode => 'merge') from fetchq_data.still__docs where status = 2;
             select fetchq.log_error('still', 'end 6', 'of another program', '{}');
             select fetchq.metric_snap('still');
             select fetchq.worker_stop('nobody');

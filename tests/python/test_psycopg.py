@@ -512,6 +512,11 @@ class Errors(Case):
         for call, params, _, state, words in self.LENIENT:
             with self.subTest(call, params=params, strict=True):
                 notices.clear()
+                if call.startswith(("doc_kill", "doc_drop")):
+                    # Nobody has leased it, so nobody can lose it.
+                    with self.db.transaction(force_rollback=True):
+                        self.assertEqual(self.all(f"select * from fetchq.{call}", *params), [{"affected_rows": 1}])
+                    continue
                 with self.assertRaises(psycopg.Error) as caught:
                     self.db.execute(f"select * from fetchq.{call}", params)
                 self.assertEqual(caught.exception.sqlstate, state)

@@ -101,7 +101,7 @@ pub fn numbers(context: &Context, name: &str, snapshot: &Snapshot) -> Markup {
         @if stat.is_paused == Some(true) { p class="notice warn" { "The queue is paused: nothing can be picked." } }
         @if stat.ready.is_none() {
             p class="notice warn" {
-                "Ready documents are not known: the role " strong { (snapshot.info.role) } " is no reader of the queue, "
+                "Ready documents are not known: the role " strong { (snapshot.info.role) } " is not a reader of the queue, "
                 "or another session holds a lock. The owner of the queue can run: "
                 code { "select fetchq.queue_grant(" (literal(name)) ", " (literal(&snapshot.info.role)) ", 'reader')" }
             }

@@ -37,7 +37,7 @@ const KEYS: [&str; 12] = [
     "expires_in",
 ];
 
-// Returns the first element that is no document: no object, with a subject that is no text or is too
+// Returns the first element that is no document: no object, with a subject that is no text, empty or too
 // long, or with another key than those of $2.
 static FIRST_BAD: Statement = Statement::new(
     "select e.n as position,
@@ -52,6 +52,7 @@ static FIRST_BAD: Statement = Statement::new(
      from pg_catalog.jsonb_array_elements($1) with ordinality as e (doc, n)
      where case when pg_catalog.jsonb_typeof(e.doc) {<>} 'object' then true
          else coalesce(pg_catalog.jsonb_typeof(e.doc {->} 'subject'), 'null') {<>} all ('{string,\"null\"}'::pg_catalog.text[])
+             or (e.doc {->>} 'subject') {=} ''
              or pg_catalog.char_length(e.doc {->>} 'subject') {>} {subject_max}
              or (e.doc {-} $2) {<>} '{}'::pg_catalog.jsonb
          end
@@ -60,17 +61,16 @@ static FIRST_BAD: Statement = Statement::new(
 
 static IS_ARRAY: Statement = Statement::new("select pg_catalog.jsonb_typeof($1) {=} 'array'");
 
-/// Checks the list of documents, which may have these keys.
+/// Checks the list of documents.
 ///
 /// Fails with `Error::NoList` if `docs` is no JSON array, with `Error::BadDocument` for the
-/// first element that is no document, and with `Error::InList` of `Invalid::SubjectLength` for a
-/// subject that is too long.
-fn check(spi: &Spi, docs: Arg, keys: &[&str]) -> Result<()> {
+/// first element that is no document, and with `Error::InList` for a subject that is empty or too long.
+fn check(spi: &Spi, docs: Arg) -> Result<()> {
     let bad = |at: i64, reason: String| Err(Error::BadDocument { at, reason });
     if plans::run_latest(spi, &IS_ARRAY, &[docs]).get(0, 1) != Some(true) {
         return Err(Error::NoList);
     }
-    let rows = plans::run_latest(spi, &FIRST_BAD, &[docs, Arg::from(keys.to_vec())]);
+    let rows = plans::run_latest(spi, &FIRST_BAD, &[docs, Arg::from(KEYS.to_vec())]);
     if rows.is_empty() {
         return Ok(());
     }
@@ -87,7 +87,7 @@ fn check(spi: &Spi, docs: Arg, keys: &[&str]) -> Result<()> {
             let reason = format!("its subject is a JSON {subject_type}, not a text");
             return bad(position, reason);
         }
-        names::check_subject(&subject)
+        names::check_put_subject(&subject)
             .map_err(|e| Error::from(e).in_list(position as usize - 1))?;
     }
     let key = shorten(&unknown_key.unwrap_or_default());
@@ -210,21 +210,11 @@ impl Element<'_> {
     fn queue(&self) -> Result<Option<QueueName>> {
         let name = self.text(11, "queue")?;
         let parsed = name.as_deref().map(QueueName::parse).transpose();
-        self.option(parsed.map_err(Error::from))
+        parsed.map_err(|invalid| self.bad(invalid.to_string()))
     }
 
-    /// The subject of the document. `makes_subjects`: one that has none gets one.
-    fn subject(&self, makes_subjects: bool) -> Result<String> {
-        match self.rows.get(self.row, 1) {
-            Some(subject) => Ok(subject),
-            None if makes_subjects => Ok(doc_options::unique_subject()),
-            None => Err(self.bad("it has no subject".to_owned())),
-        }
-    }
-
-    /// The document. `mode` is for one that names no mode of its own, `makes_subjects` for one without a
-    /// subject.
-    fn read(&self, mode: Mode, makes_subjects: bool) -> Result<ListedDoc> {
+    /// The document. `mode` is for one that names no mode of its own.
+    fn read(&self, mode: Mode) -> Result<ListedDoc> {
         let next_iteration = self.parsed(5, "next_iteration", time::parse_timestamp)?;
         let delay = self.parsed(9, "delay", Interval::parse)?;
         let expires_in = self.parsed(12, "expires_in", Interval::parse)?;
@@ -234,7 +224,7 @@ impl Element<'_> {
         self.option(doc_options::ordering_key(ordering_key.as_deref()))?;
         let doc = ListedDoc {
             queue: self.queue()?,
-            subject: self.subject(makes_subjects)?,
+            subject: self.rows.get(self.row, 1).unwrap_or_else(unique_subject),
             payload: match self.rows.json(self.row, 2) {
                 Some(payload) => payload,
                 None => Jsonb::parse("{}"),
@@ -260,23 +250,24 @@ impl Element<'_> {
     }
 }
 
-/// Reads the documents of a JSON array; `mode` is for those that name no mode of their own.
-/// `makes_subjects`: one without a subject gets one, which is an error otherwise.
+/// Generates a subject that is unique among all servers, so that documents with such subjects can move to
+/// another one. Subjects sort in the order in which they were generated, to the millisecond.
+fn unique_subject() -> String {
+    uuid::Uuid::now_v7().to_string()
+}
+
+/// Reads the documents of a JSON array; `mode` is for those that name no mode of their own. One without a
+/// subject gets one that is unique.
 ///
 /// Fails with `Invalid::LongList`, as `check` does, with `Error::BadDocument` for a value of the wrong type,
 /// and with `Error::InList` where an option of `doc_put` would fail.
-pub fn read_docs(
-    spi: &Spi,
-    docs: Jsonb,
-    mode: Mode,
-    makes_subjects: bool,
-) -> Result<Vec<ListedDoc>> {
+pub fn read_docs(spi: &Spi, docs: Jsonb, mode: Mode) -> Result<Vec<ListedDoc>> {
     docs.value().checked_len("docs")?;
     let docs = Jsonb::arg(Some(docs));
-    check(spi, docs, &KEYS)?;
+    check(spi, docs)?;
     let rows = plans::run_latest(spi, &READ, &[docs]);
     (0..rows.len())
-        .map(|row| Element { rows: &rows, row }.read(mode, makes_subjects))
+        .map(|row| Element { rows: &rows, row }.read(mode))
         .collect()
 }
 
@@ -289,8 +280,8 @@ pub fn put_listed(queue: &Queue, listed: &[&ListedDoc]) -> Result<Vec<Action>> {
 /// Puts the documents of a JSON array into `queue`, or each into the queue that it names; `mode` is for
 /// those that name no mode of their own. Returns the subject of each, and what was done with it.
 ///
-/// Fails with `Invalid::LongList`, as `check` does, with `Error::BadDocument` for a value of the wrong type,
-/// with `Error::InList` where an option of `doc_put` would fail, and as `Queue::open_for` does.
+/// Fails as [`read_docs`] and [`put_many`] do, with `Error::BadDocument` for a document without a queue, and
+/// as `Queue::open_for` does.
 pub fn put_docs(
     queue: Option<&QueueName>,
     docs: Jsonb,
@@ -300,7 +291,7 @@ pub fn put_docs(
         Queue::open_for(queue, Right::Push)?;
     }
     spi::connect(|spi| {
-        let listed = read_docs(spi, docs, mode, true)?;
+        let listed = read_docs(spi, docs, mode)?;
         // In the order of the queues, so that two sessions do not deadlock.
         let mut queues: BTreeMap<&QueueName, Vec<usize>> = BTreeMap::new();
         for (at, doc) in listed.iter().enumerate() {

@@ -6,10 +6,11 @@
 use pgrx::pg_sys::Oid;
 
 use crate::domain::names::QueueName;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UnknownName};
 use crate::pg::spi;
 use crate::pg::value::Arg;
-use crate::pg::{acl, relation, role};
+use crate::pg::{acl, relation, role, text};
+use crate::store::queues::rights::{self, Right};
 
 const GET: &str = "select place from fetchq.queue_places where queue {=} $1";
 
@@ -28,8 +29,39 @@ fn place_of(name: &QueueName) -> Option<String> {
 pub fn unknown(name: &QueueName) -> Error {
     match require_here(name) {
         Err(elsewhere) => elsewhere,
-        Ok(()) => Error::UnknownQueue(name.to_string()),
+        Ok(()) => Error::UnknownQueue(UnknownName {
+            name: name.to_string(),
+            nearest: nearest(name),
+        }),
     }
+}
+
+const GET_SIMILAR: &str = "select q.name::pg_catalog.text from fetchq.queues q
+    where pg_catalog.abs(pg_catalog.length(q.name::pg_catalog.text) {-} $1) {<=} $2
+    order by q.name";
+
+/// The queue whose name is nearest to one that does not exist: a few letters differ. None:
+/// none is near, or the caller has no right on it.
+fn nearest(name: &QueueName) -> Option<String> {
+    let length = i32::try_from(name.as_str().len()).unwrap_or(i32::MAX);
+    // Two letters that are swapped count as two.
+    let max = match length {
+        ..=3 => 1,
+        4..=11 => 2,
+        _ => 3,
+    };
+    let similar: Vec<String> = spi::connect(|spi| {
+        let rows = spi.once(GET_SIMILAR, &[Arg::from(length), Arg::from(max)]);
+        (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+    });
+    let near = similar.into_iter().filter_map(|similar| {
+        let distance = text::distance(name.as_str(), &similar, max)?;
+        let parsed = QueueName::parse(&similar).ok()?;
+        let table = relation::lookup_data_table(&parsed.relation("docs"))?;
+        rights::has_on(table, Right::Any).then_some((distance, similar))
+    });
+    near.min_by_key(|(distance, _)| *distance)
+        .map(|(_, similar)| similar)
 }
 
 /// Checks that a queue which is not in this database does not live on another server either.

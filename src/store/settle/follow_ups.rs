@@ -59,7 +59,7 @@ fn read(spi: &Spi, queue: &Queue, docs: &[Settlement]) -> Result<Vec<Target>> {
         let Some(then) = doc.then else {
             continue;
         };
-        let listed = read_docs(spi, then, mode, false).map_err(|e| e.in_then(settlement))?;
+        let listed = read_docs(spi, then, mode).map_err(|e| e.in_then(settlement))?;
         for (position, doc) in listed.into_iter().enumerate() {
             let name = doc.queue.as_ref().unwrap_or(&queue.name).clone();
             by_queue.entry(name).or_default().push(FollowUp {

@@ -58,7 +58,9 @@ const LOCK_ONE: &str = concat!(
 /// The outcomes of documents that have one of these statuses in the table.
 fn outcomes(statuses: &[i32]) -> Vec<String> {
     let has = |status: Status| statuses.contains(&status.code());
-    let wanted = |outcome: &Outcome| outcome.status().is_some_and(has);
+    // What came too late is brought back one by one only, by `doc_revive`.
+    let wanted =
+        |outcome: &Outcome| *outcome != Outcome::Expired && outcome.status().is_some_and(has);
     let wanted = Outcome::ALL.into_iter().filter(wanted);
     wanted.map(|outcome| outcome.word().to_owned()).collect()
 }

@@ -200,3 +200,22 @@ select count(*) from fetchq_data.put__docs where subject in ('x', 'y');
 
 select was_dropped from fetchq.queue_drop('put');
 drop function put_show(), put_reset(timestamptz), put_counted();
+
+-- A name that is nearly that of a queue: the hint asks whether that is meant. Only queues on which the caller has a right are named.
+select from fetchq.queue_create('rq_near_mail');
+select test.error(c) from unnest(array[
+    $$select fetchq.doc_put('rq_near_mial', 's')$$, $$select * from fetchq.doc_lease('rq_near_mails')$$, $$select fetchq.doc_complete('RQ_NEAR_MIAL', 's', lease => 1)$$, $$select fetchq.queue_settings('rq_fear_mail')$$,
+    $$select fetchq.doc_put('something_else', 's')$$, $$select fetchq.doc_put('rq_near_liamx', 's')$$, $$select fetchq.doc_put('r', 's')$$]) c;
+create role rq_near_stranger;
+grant usage on schema fetchq to rq_near_stranger;
+grant usage on schema test to public;
+grant execute on function test.error(text) to public;
+set role rq_near_stranger;
+select test.error($$select fetchq.doc_put('rq_near_mial', 's')$$);
+reset role;
+drop owned by rq_near_stranger;
+drop role rq_near_stranger;
+-- An empty subject is always a mistake. Fetchq 4 accepts it.
+select test.error(c) from unnest(array[$$select fetchq.doc_put('rq_near_mail', '')$$, $$select fetchq.doc_put_many('rq_near_mail', '[{"subject": "a"}, {"subject": ""}]')$$]) c;
+select fetchq.doc_push('rq_near_mail', '');
+select was_dropped from fetchq.queue_drop('rq_near_mail');

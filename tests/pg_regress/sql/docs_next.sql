@@ -100,7 +100,7 @@ begin isolation level repeatable read;
 select subject, attempts from fetchq.docs_next('rq_dn2', (select jsonb_agg(one(subject, '{"action": "reject", "message": "m", "delay": "0"}')) from held));
 rollback;
 
-select fetchq.queue_drop('rq_dn'), fetchq.queue_drop('rq_dn2');
+select (fetchq.queue_drop('rq_dn')).was_dropped, (fetchq.queue_drop('rq_dn2')).was_dropped;
 drop function one(text, jsonb);
 drop function lease_of(text);
 drop table held;

@@ -99,6 +99,13 @@ select count(*) from fetchq.docs_list('rq_expiry_dead');
 select status, expires_at < now() as is_past from fetchq.doc_get('rq_expiry', 'kept');
 select reason, detail from fetchq.doc_explain('rq_expiry', 'kept');
 call fetchq.doc_await('rq_expiry', 'kept', '0');
+-- The lists leave it there, and doc_revive brings it back. Then it does not expire.
+select affected from fetchq.docs_retry('rq_expiry', '{"status": "killed"}');
+select fetchq.queue_redrive('rq_expiry');
+begin;
+select fetchq.doc_revive('rq_expiry', 'kept');
+select * from test.expiry();
+rollback;
 -- The subject is free again.
 select fetchq.doc_put('rq_expiry', 'kept', expires_in => '1 minute');
 -- A move keeps it, also as if it was put.

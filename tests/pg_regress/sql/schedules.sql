@@ -11,7 +11,7 @@ select c || ' => ' || test.error('select fetchq.' || c) from unnest(array[
     $$schedule_create('s', 'rq_nope', '@daily')$$, $$schedule_create('s', '1', '@daily')$$,
     $$schedule_create('s', 'rq_sched', '')$$, $$schedule_create('s', 'rq_sched', 'soon')$$,
     $$schedule_create('s', 'rq_sched', '* * * *')$$, $$schedule_create('s', 'rq_sched', '* * * * * * *')$$,
-    $$schedule_create('s', 'rq_sched', '60 * * * *')$$, $$schedule_create('s', 'rq_sched', '@often')$$,
+    $$schedule_create('s', 'rq_sched', '60 * * * *')$$, $$schedule_create('s', 'rq_sched', '0 25 * * * fry')$$, $$schedule_create('s', 'rq_sched', 'every fortnight')$$, $$schedule_create('s', 'rq_sched', '@often')$$,
     $$schedule_create('s', 'rq_sched', '0 0 30 2 *')$$,
     $$schedule_create('s', 'rq_sched', '-5 minutes')$$, $$schedule_create('s', 'rq_sched', '0 s')$$,
     $$schedule_create('s', 'rq_sched', '1 month -40 days')$$, $$schedule_create('s', 'rq_sched', '2 months -1 day')$$,
@@ -31,6 +31,7 @@ select count(*) from fetchq.schedule_list();
 
 -- The clock is set forward over 02:30, and back over it.
 select * from fetchq.schedule_preview('30 2 * * *', 'Europe/Berlin', '2026-03-27', 4);
+select e, array(select tick from fetchq.schedule_preview(e, 'UTC', '2026-03-27 10:00:30+00', 2)) from unnest('{every minute,@every hour,every day,@minutely,@hourly}'::text[]) e;
 select * from fetchq.schedule_preview('30 2 * * *', 'Europe/Berlin', '2026-10-24', 3);
 select * from fetchq.schedule_preview('*/30 * * * *', 'Europe/Berlin', '2026-03-29 00:10', 4);
 select * from fetchq.schedule_preview('*/30 * * * *', 'Europe/Berlin', '2026-10-24 23:40', 6);

@@ -21,6 +21,9 @@ fn forms_are_distinguished() {
         ("every 5 minutes", "5 minutes"),
         ("@every 1h", "1h"),
         ("EVERY  1 day", "1 day"),
+        ("every minute", "1 minute"),
+        ("@every Hour ", "1 hour"),
+        ("every year", "1 year"),
         ("1 day 2 hours 3 minutes", "1 day 2 hours 3 minutes"),
         (
             "1 year 2 mons 3 days 04:05:06",
@@ -32,6 +35,20 @@ fn forms_are_distinguished() {
         ("é", "é"),
     ] {
         assert_eq!(form(text), Form::Every(every), "{text}");
+    }
+}
+
+#[test]
+fn the_field_of_a_cron_expression_that_is_wrong_is_named() {
+    for (text, expected) in [
+        ("61 * * * *", "its minute is \"61\": number out of bounds"),
+        ("* * * * fry", "its day of the week is \"fry\""),
+        ("0 30 24 * * *", "its hour is \"24\": number out of bounds"),
+        ("60 * * * * *", "its second is \"60\""),
+        ("0 0 32 13 *", "its day of the month is \"32\""),
+    ] {
+        let error = Rhythm::cron(text).unwrap_err();
+        assert!(error.contains(expected), "{text}: {error}");
     }
 }
 
@@ -57,6 +74,7 @@ fn invalid_cron_expressions_are_refused() {
         assert!(Rhythm::cron(text).is_err(), "{text}");
     }
     for text in [
+        "@Minutely",
         "@hourly",
         "@daily",
         "@midnight",

@@ -117,6 +117,7 @@ const ELEMENTS: &[(&str, &str, &str)] = &[
         "22023",
         "its max_attempts is true",
     ),
+    (r#"{"subject": ""}"#, "22023", "the subject is empty"),
     (r#"{"subject": "s", "mode": 1}"#, "22023", "its mode is 1"),
     (r#"{"subject": "s", "mode": "latest"}"#, "22023", "\"mode\""),
     (r#"{"subject": "s", "headers": []}"#, "22023", "\"headers\""),
@@ -138,7 +139,7 @@ const GOOD: &[&str] = &[
         "delay": null, "ordering_key": null, "max_attempts": null, "mode": null, "headers": null}"#,
     r#"{"subject": "g2", "payload": 1e400, "version": -2147483648, "priority": 2147483647,
         "next_iteration": "infinity", "ordering_key": "", "max_attempts": 2147483647, "headers": {}}"#,
-    r#"{"subject": "", "next_iteration": "-infinity"}"#,
+    r#"{"subject": "g3", "next_iteration": "-infinity"}"#,
     r#"{"subject": "g1", "delay": "0", "mode": "replace,reset"}"#,
 ];
 

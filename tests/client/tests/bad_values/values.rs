@@ -122,11 +122,11 @@ async fn any_json_is_a_payload() {
             .unwrap();
         // Three rounds of picking it and queueing it again.
         for _ in 0..3 {
-            let got: serde_json::Value = session
-                .query_one("select payload from fetchq.doc_pick('q')", &[])
+            let picked = session
+                .query_one("select payload, lease from fetchq.doc_pick('q')", &[])
                 .await
-                .unwrap()
-                .get(0);
+                .unwrap();
+            let (got, lease): (serde_json::Value, i64) = (picked.get(0), picked.get(1));
             assert!(
                 got == payload,
                 "pushed {:.80}, picked {:.80}",
@@ -134,7 +134,10 @@ async fn any_json_is_a_payload() {
                 got.to_string()
             );
             let done: i32 = session
-                .query_one("select fetchq.doc_reschedule('q', 'd', now(), $1)", &[&got])
+                .query_one(
+                    "select fetchq.doc_reschedule('q', 'd', now(), $1, $2)",
+                    &[&got, &lease],
+                )
                 .await
                 .unwrap()
                 .get(0);

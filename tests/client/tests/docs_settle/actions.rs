@@ -78,7 +78,7 @@ async fn everything(session: &Session, queue: &str) -> Vec<String> {
                 continue;
             }
             let sql = format!(
-                "select '{table} ' || ((to_jsonb(t) #- '{{origin,queue}}' #- '{{origin,queue_created_at}}') - '{{seq,lease,worker_session,id,worker}}'::text[])::text
+                "select '{table} ' || ((to_jsonb(t) #- '{{origin,queue}}' #- '{{origin,queue_created_at}}') - '{{seq,lease,worker_session,id,worker,ran}}'::text[])::text
                  from fetchq_data.{of}__{table} t order by 1"
             );
             all.extend(session.column(&sql).await);

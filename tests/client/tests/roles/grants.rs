@@ -201,7 +201,7 @@ async fn a_producer_who_reads_is_told_to_be_a_reader() {
         let error = error_of(&error).clone();
         let seen = format!("{call}: {error:?}");
         assert_eq!(error.code().code(), "42501", "{seen}");
-        let expected = "role \"fetchq_app_b\" is no reader of queue \"q\"";
+        let expected = "role \"fetchq_app_b\" is not a reader of queue \"q\"";
         assert_eq!(error.message(), expected, "{seen}");
         let grant = "select fetchq.queue_grant('q', 'fetchq_app_b', 'reader')";
         assert!(
