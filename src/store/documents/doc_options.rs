@@ -81,9 +81,3 @@ pub fn mode(text: Option<&str>) -> Result<Mode> {
         rule: MODES,
     })
 }
-
-/// Generates a subject that is unique among all servers, so that documents with such subjects can move to
-/// another one. Subjects sort in the order in which they were generated, to the millisecond.
-pub fn unique_subject() -> String {
-    uuid::Uuid::now_v7().to_string()
-}
