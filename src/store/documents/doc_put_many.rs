@@ -210,7 +210,7 @@ impl Element<'_> {
     fn queue(&self) -> Result<Option<QueueName>> {
         let name = self.text(11, "queue")?;
         let parsed = name.as_deref().map(QueueName::parse).transpose();
-        self.option(parsed.map_err(Error::from))
+        parsed.map_err(|invalid| self.bad(invalid.to_string()))
     }
 
     /// The document. `mode` is for one that names no mode of its own.
@@ -224,10 +224,7 @@ impl Element<'_> {
         self.option(doc_options::ordering_key(ordering_key.as_deref()))?;
         let doc = ListedDoc {
             queue: self.queue()?,
-            subject: self
-                .rows
-                .get(self.row, 1)
-                .unwrap_or_else(doc_options::unique_subject),
+            subject: self.rows.get(self.row, 1).unwrap_or_else(unique_subject),
             payload: match self.rows.json(self.row, 2) {
                 Some(payload) => payload,
                 None => Jsonb::parse("{}"),
@@ -251,6 +248,12 @@ impl Element<'_> {
     fn option<T>(&self, value: Result<T>) -> Result<T> {
         value.map_err(|e| e.in_list(self.row))
     }
+}
+
+/// Generates a subject that is unique among all servers, so that documents with such subjects can move to
+/// another one. Subjects sort in the order in which they were generated, to the millisecond.
+fn unique_subject() -> String {
+    uuid::Uuid::now_v7().to_string()
 }
 
 /// Reads the documents of a JSON array; `mode` is for those that name no mode of their own. One without a
