@@ -19,8 +19,9 @@ use crate::settings;
 use crate::store::documents::doc_options;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
-use crate::store::settle::doc_settle::{self as store, Settlement};
+use crate::store::settle::doc_settle as store;
 use crate::store::settle::docs_admin;
+use crate::store::settle::settlement::Settlement;
 
 /// The payload of a document that is settled, the argument `at`; the lease number is the argument
 /// `lease`. A driver that has a lease number as text passes it for a payload where it is not named.

@@ -19,9 +19,9 @@ use crate::pg::value::Arg;
 use crate::pg::{passing_error, relation};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
-use crate::store::settle::doc_settle::Settlement;
 use crate::store::settle::docs_settle::Outcome;
 use crate::store::settle::follow_ups as store;
+use crate::store::settle::settlement::Settlement;
 
 /// `docs_settle(queue, settlements, on_lost) → (subject, outcome, status)`: settles the documents of
 /// a JSON array, each as its `action` says. A row for each tells its outcome: settled, repeated, lost,

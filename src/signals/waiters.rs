@@ -40,7 +40,7 @@ pub const ALL: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
     table: u32,
-    /// A version, or a hash with the bit `SUBJECT` or the bit `LEASE`.
+    /// A version, or a hash with the bit `SUBJECT_KIND` or the bit `LEASE`.
     what: u64,
 }
 
@@ -48,17 +48,17 @@ pub struct Key {
 const ANY_VERSION: u64 = 1 << 32;
 
 /// The bit that tells the hash of a subject from a version.
-const SUBJECT: u64 = 1 << 63;
+const SUBJECT_KIND: u64 = 1 << 63;
 
 /// The document with whatever subject.
 const ANY_SUBJECT: u64 = u64::MAX;
 
 /// The bit that tells the hash of a worker session, or of the name of a worker, from a version. The bit
-/// `SUBJECT` is not set beside it.
+/// `SUBJECT_KIND` is not set beside it.
 const LEASE: u64 = 1 << 62;
 
 /// The leases of whatever worker session.
-const ANY_LEASE: u64 = SUBJECT - 1;
+const ANY_LEASE: u64 = SUBJECT_KIND - 1;
 
 /// What keys stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl Key {
     /// A document that is settled. Two documents of a table whose subjects have the same hash wake
     /// each other's waiters, which look and go on waiting.
     pub fn settled(table: u32, subject: &str) -> Self {
-        let what = hash(subject) | SUBJECT;
+        let what = hash(subject) | SUBJECT_KIND;
         Self { table, what }
     }
 
@@ -124,7 +124,7 @@ impl Key {
     }
 
     fn kind(self) -> Kind {
-        if self.what & SUBJECT != 0 {
+        if self.what & SUBJECT_KIND != 0 {
             Kind::Settled
         } else if self.what & LEASE != 0 {
             Kind::Lease

@@ -302,6 +302,7 @@ fn insert<'s>(
 mod tests {
     use super::*;
     use crate::domain::names::QueueName;
+    use crate::store::documents::doc_push::Expires;
     use crate::store::queues::queue;
     use pgrx::pg_extern;
     use std::cell::Cell;

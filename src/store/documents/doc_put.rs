@@ -445,52 +445,17 @@ impl<'q> Writer<'q> {
         };
         // Whatever the decision is, no session can pick the document until it is unlocked.
         bookkeeping::document_locked(self.queue, found.version, found.status);
-        let subject = Arg::from(doc.subject);
-        let payload = Jsonb::arg(Some(doc.payload));
-        let headers = Jsonb::arg(doc.headers);
-        let expires_at = doc.expires_at(self.queue);
-        let replace = |to: Status| {
-            let mut args = doc.args(self.queue).to_vec();
-            args[3] = Arg::from(to.code());
-            args
-        };
-        let plan = |to: Status| {
-            let expires_at = Arg::opt_timestamp(expires_at);
-            vec![
-                subject,
-                Arg::timestamp(new),
-                Arg::from(to.code()),
-                expires_at,
-            ]
-        };
-        let (statement, args): (&'static Statement, Vec<Arg>) = match decision {
-            Decision::Leave => return Ok(Some(Action::Ignored)),
-            Decision::Anew => return Ok(self.make_room(spi, doc.subject, &found)),
-            Decision::Queue(how) => {
-                let before = found.queued.map(Queued::read);
-                let args = keep_args(self.queue, before.as_ref(), how, doc);
-                let args = args.ok_or_else(|| not_mergeable(self.queue, doc.subject))?;
-                (&KEEP, args)
-            }
-            Decision::Merge if !found.is_mergeable => {
-                return Err(not_mergeable(self.queue, doc.subject));
-            }
-            Decision::Merge => match doc.headers {
-                None => (&MERGE, vec![subject, payload]),
-                Some(_) => (&MERGE_WITH_HEADERS, vec![subject, payload, headers]),
-            },
-            Decision::Plan(to) => (&PLAN, plan(to)),
-            Decision::PlanWithPayload(to) => (
-                &PLAN_WITH_PAYLOAD,
-                [plan(to), vec![payload, headers]].concat(),
-            ),
-            Decision::Replace(to) => (&REPLACE, replace(to)),
+        if decision == Decision::Anew {
+            return Ok(self.make_room(spi, doc.subject, &found));
+        }
+        let Some((statement, args)) = statement_of(self.queue, doc, &found, decision)? else {
+            return Ok(Some(Action::Ignored));
         };
         if self.queue.run_noting(spi, statement, &args).affected() == 0 {
             // A trigger or a policy of the user's keeps the document from being changed.
             return Ok(Some(Action::Ignored));
         }
-        bookkeeping::note_expiry(self.queue, expires_at);
+        bookkeeping::note_expiry(self.queue, doc.expires_at(self.queue));
         Ok(Some(self.record_changed(doc, &found, decision)))
     }
 
@@ -560,6 +525,54 @@ impl<'q> Writer<'q> {
             _ => Action::Updated,
         }
     }
+}
+
+/// The statement that does what was decided, and its parameters. None: the document stays as it is.
+///
+/// Fails with `Error::NotMergeable`.
+fn statement_of(
+    queue: &Queue,
+    doc: &NewDoc,
+    found: &Found,
+    decision: Decision,
+) -> Result<Option<(&'static Statement, Vec<Arg>)>> {
+    let subject = Arg::from(doc.subject);
+    let payload = Jsonb::arg(Some(doc.payload));
+    let headers = Jsonb::arg(doc.headers);
+    let plan = |to: Status| {
+        vec![
+            subject,
+            Arg::timestamp(doc.next_iteration),
+            Arg::from(to.code()),
+            Arg::opt_timestamp(doc.expires_at(queue)),
+        ]
+    };
+    Ok(Some(match decision {
+        Decision::Leave | Decision::Anew => return Ok(None),
+        Decision::Queue(how) => {
+            let before = found.queued.map(Queued::read);
+            let args = keep_args(queue, before.as_ref(), how, doc);
+            (
+                &KEEP,
+                args.ok_or_else(|| not_mergeable(queue, doc.subject))?,
+            )
+        }
+        Decision::Merge if !found.is_mergeable => return Err(not_mergeable(queue, doc.subject)),
+        Decision::Merge => match doc.headers {
+            None => (&MERGE, vec![subject, payload]),
+            Some(_) => (&MERGE_WITH_HEADERS, vec![subject, payload, headers]),
+        },
+        Decision::Plan(to) => (&PLAN, plan(to)),
+        Decision::PlanWithPayload(to) => (
+            &PLAN_WITH_PAYLOAD,
+            [plan(to), vec![payload, headers]].concat(),
+        ),
+        Decision::Replace(to) => {
+            let mut args = doc.args(queue).to_vec();
+            args[3] = Arg::from(to.code());
+            (&REPLACE, args)
+        }
+    }))
 }
 
 /// Locks a document. None: it does not exist. Some(None): its status is unknown to fetchq.

@@ -11,6 +11,7 @@ pub mod queue_catalog;
 pub mod queue_places;
 pub mod queue_shape;
 pub mod queue_tables;
+mod right;
 pub mod rights;
 pub mod statement;
 pub mod triggers;

@@ -10,7 +10,7 @@ use crate::error::{Error, Result, UnknownName};
 use crate::pg::spi;
 use crate::pg::value::Arg;
 use crate::pg::{acl, relation, role, text};
-use crate::store::queues::rights::{self, Right};
+use crate::store::queues::right::Right;
 
 const GET: &str = "select place from fetchq.queue_places where queue {=} $1";
 
@@ -58,7 +58,7 @@ fn nearest(name: &QueueName) -> Option<String> {
         let distance = text::distance(name.as_str(), &similar, max)?;
         let parsed = QueueName::parse(&similar).ok()?;
         let table = relation::lookup_data_table(&parsed.relation("docs"))?;
-        rights::has_on(table, Right::Any).then_some((distance, similar))
+        Right::Any.is_held_on(table).then_some((distance, similar))
     });
     near.min_by_key(|(distance, _)| *distance)
         .map(|(_, similar)| similar)

@@ -25,9 +25,10 @@ use crate::store::documents::history_worker::By;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::{self, Right};
 use crate::store::queues::statement::Statement;
-use crate::store::settle::doc_settle::{self, Settlement};
+use crate::store::settle::doc_settle;
 use crate::store::settle::move_documents::{AS_PUT, Columns, Moving, UNCHANGED, move_documents};
 use crate::store::settle::restore;
+use crate::store::settle::settlement::Settlement;
 
 // Index of this statement and the two that follow: the primary key, once for each subject. The
 // rows are locked already.

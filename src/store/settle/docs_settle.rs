@@ -9,8 +9,9 @@ use crate::store::bounds::keys::lock_keys;
 use crate::store::counters::counter_log;
 use crate::store::documents::history::Outcome as HistoryOutcome;
 use crate::store::queues::open_queue::Queue;
-use crate::store::settle::doc_settle::{Settlement, in_order, settle_run, subjects_of};
+use crate::store::settle::doc_settle::{in_order, settle_run, subjects_of};
 use crate::store::settle::repeated::unsettled_error;
+use crate::store::settle::settlement::Settlement;
 
 /// What became of a settlement. A status of None is unknown to fetchq.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,8 +14,8 @@ use crate::pg::spi::{self, Spi};
 use crate::store::documents::doc_put_many::{ListedDoc, put_listed, read_docs};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
-use crate::store::settle::doc_settle::Settlement;
 use crate::store::settle::docs_settle::{self, Outcome};
+use crate::store::settle::settlement::Settlement;
 
 /// A document that follows from a settlement.
 struct FollowUp {

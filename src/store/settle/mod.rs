@@ -11,3 +11,4 @@ pub mod move_documents;
 pub mod redrive;
 mod repeated;
 pub mod restore;
+pub mod settlement;

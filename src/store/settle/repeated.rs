@@ -16,7 +16,7 @@ use crate::store::documents::lease_check::lease_error;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::queue_tables;
 use crate::store::queues::statement::Statement;
-use crate::store::settle::doc_settle::Settlement;
+use crate::store::settle::settlement::Settlement;
 
 // A settlement writes the last iteration, and neither an expired lease nor the release of a worker does.
 // A document that was cancelled while it was leased has lost the worker session. Complete, kill and
