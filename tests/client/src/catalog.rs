@@ -216,7 +216,7 @@ impl Function {
             ("since", _) => Value::Time(Utc::now() - TimeDelta::days(1)),
             ("target", _) => Value::text("other"),
             // What is not settled is an error of docs_next unless the call says otherwise.
-            ("settlements", _) if self.name == "docs_next" => {
+            ("settlements", _) if self.name.starts_with("docs_next") => {
                 Value::Json(json!([{"subject": "active", "action": "complete"}]))
             }
             // One document is active, and the other one is not there.
@@ -229,7 +229,9 @@ impl Function {
             ("settings", _) => Value::Json(json!({"max_attempts": 7, "retry": {"base": "10 s"}})),
             ("worker", _) => Value::text("worker 1"),
             ("binding", _) => Value::text("return"),
-            ("filter", _) if self.name == "queue_history" => {
+            ("filter", _)
+                if ["queue_history", "queue_drop_history"].contains(&self.name.as_str()) =>
+            {
                 Value::Json(json!({"outcome": "dropped"}))
             }
             ("filter", _) => Value::Json(json!({"status": ["planned", "pending", "killed"]})),

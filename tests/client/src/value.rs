@@ -113,6 +113,9 @@ pub fn text_of(row: &Row, at: usize) -> String {
         Type::JSONB => show::<serde_json::Value>(row, at),
         Type::INTERVAL => show::<Span>(row, at),
         Type::TIMESTAMPTZ => show::<DateTime<Utc>>(row, at),
+        Type::TEXT_ARRAY => row
+            .get::<_, Option<Vec<String>>>(at)
+            .map_or_else(|| "null".to_owned(), |texts| format!("{texts:?}")),
         ref other => panic!("text_of() does not know {other}"),
     }
 }

@@ -171,7 +171,7 @@ async fn a_producer_may_await_what_it_has_put() {
     let (db, admin, a, b) = applications("roles_await").await;
     a.sql("select fetchq.queue_grant('q', 'fetchq_app_b', 'producer')")
         .await;
-    b.simple_query("select fetchq.doc_put('q', 'p')")
+    b.simple_query("select fetchq.doc_put('q', 'p', priority => 1000)")
         .await
         .unwrap();
     let lease = a.text("select lease from fetchq.doc_lease('q')").await;
