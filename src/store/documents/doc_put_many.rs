@@ -210,7 +210,7 @@ impl Element<'_> {
     fn queue(&self) -> Result<Option<QueueName>> {
         let name = self.text(11, "queue")?;
         let parsed = name.as_deref().map(QueueName::parse).transpose();
-        parsed.map_err(|invalid| self.bad(invalid.to_string()))
+        self.option(parsed.map_err(Error::from))
     }
 
     /// The document. `mode` is for one that names no mode of its own.

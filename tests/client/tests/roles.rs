@@ -247,7 +247,7 @@ async fn a_producer_cancels_no_document() {
         let refused = b.batch_execute(&cancel).await.unwrap_err();
         let error = error_of(&refused);
         assert_eq!(error.code().code(), "42501", "{subject}");
-        assert!(error.message().contains("is no worker"), "{error}");
+        assert!(error.message().contains("is not a worker"), "{error}");
     }
     assert_eq!(admin.text(statuses).await, "active2 pending1 planned0");
     a.sql("select fetchq.queue_grant('plain', 'fetchq_app_b', 'worker')")

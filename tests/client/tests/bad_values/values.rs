@@ -305,6 +305,13 @@ async fn missing_queues_and_documents() {
                 ("WARNING", "55000"),
                 "{call}"
             );
+            // These two work on a document that nobody has leased.
+            let acts = ["doc_kill", "doc_drop"]
+                .iter()
+                .any(|name| call.starts_with(name));
+            if subject == "waiting" && acts {
+                continue;
+            }
             session.sql("set fetchq.strict = auto").await;
             assert_eq!(
                 session.state(&format!("select fetchq.{call}")).await,

@@ -95,7 +95,10 @@ async fn a_reader_changes_nothing_and_a_producer_reads_nothing() {
     let after = (state(&cast.admin).await, rights(&cast.admin).await);
     assert_eq!(after, before, "{seen:#?}");
     let producer = cast.session("fetchq_app_a_producer").await;
-    shows_nothing("a producer", &call_all(&producer, &all).await);
+    let mut seen = call_all(&producer, &all).await;
+    // Who knows the subject may wait for the result.
+    seen.retain(|line| !line.starts_with("call fetchq.doc_await("));
+    shows_nothing("a producer", &seen);
     assert_eq!(rights(&cast.admin).await, before.1);
     cast.remove().await;
 }

@@ -93,7 +93,7 @@ async fn a_call_without_its_right_names_the_grant_that_is_missing() {
                         assert_eq!(error.code().code(), "42501", "{seen}");
                         assert_eq!(
                             error.message(),
-                            format!("role \"fetchq_app_b\" is no {needed} of queue \"q\""),
+                            format!("role \"fetchq_app_b\" is not a {needed} of queue \"q\""),
                             "{seen}"
                         );
                         assert!(
