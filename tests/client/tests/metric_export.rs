@@ -153,7 +153,7 @@ async fn the_export_waits_for_no_lock_and_says_what_is_missing() {
     reader.sql("set lock_timeout = '1 ms'").await;
     assert_eq!(reader.text(KNOWN).await, "2 1 1");
     let counted = "- - - documents locked, oldest_ready_age_seconds locked, pushed_total locked, picked_total locked, \
-         settled_total locked, leases_lost_total locked, dead_letters_total locked, wait_seconds locked, run_seconds locked";
+         settled_total locked, leases_lost_total locked, expired_total locked, dead_letters_total locked, wait_seconds locked, run_seconds locked";
     for (locked, expected) in [
         ("fetchq_data.a__docs", "2 - 1"),
         ("fetchq.metrics", counted),
