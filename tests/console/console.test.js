@@ -323,7 +323,7 @@ test('the page of a document says why it does not run, and what to do', async ()
 });
 
 test('each bulk action is counted first, changes nothing until it is confirmed, and then what it said', async () => {
-  const affected = async (status) => Number(await value(db, "select count(*) from fetchq.docs_list('jobs', jsonb_build_object('subject', 'bulk-%', 'status', $1::text), 1000)", [status]));
+  const affected = async (status) => Number(await value(db, "select count(*) from fetchq.docs_list('jobs', jsonb_build_object('subject_like', 'bulk-%', 'status', $1::text), 1000)", [status]));
   const act = async (label, fields, question) => {
     const page = await go('/queues/jobs/documents?subject=bulk-%25');
     await page.getByLabel('Action').selectOption(label);

@@ -119,7 +119,7 @@ test('a producer sees its queue, and no document; the page names the grant', asy
   for (const path of ['documents', 'document?subject=m-1']) {
     const { status, text } = await go(`/db/console_states/queues/mail/${path}`);
     assert.equal(status, 403);
-    assert.match(text, /no reader of queue "mail"[\s\S]*queue_grant\('mail', 'console_producer', 'reader'\)/);
+    assert.match(text, /not a reader of queue "mail"[\s\S]*queue_grant\('mail', 'console_producer', 'reader'\)/);
     assert.ok(!text.includes('secret'));
   }
   assert.equal((await go('/db/console_states/queues/jobs')).status, 404);

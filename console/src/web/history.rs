@@ -57,7 +57,15 @@ impl Choice {
         let fields = self.fields();
         Value::Object(
             fields
-                .map(|(name, value)| (name.to_owned(), Value::from(value)))
+                .map(|(name, value)| {
+                    // What is typed is a pattern.
+                    let key = if name == "subject" {
+                        "subject_like"
+                    } else {
+                        name
+                    };
+                    (key.to_owned(), Value::from(value))
+                })
                 .collect::<Map<_, _>>(),
         )
     }

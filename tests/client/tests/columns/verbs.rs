@@ -23,7 +23,9 @@ const LETTERS: &str = "fetchq_data.letters__docs d";
 /// What a document has that was picked, with a result of before and the progress of this lease.
 const PICKED: &str = r#"{"of": "producer"}|1577836800|t|{"old": 1}|{"done": 7}"#;
 const WITHOUT_RESULT: &str = r#"{"of": "producer"}|1577836800|t||{"done": 7}"#;
-const RESULT: &str = r#"{"of": "producer"}|1577836800|t|{"new": 2}|{"done": 7}"#;
+/// A document that has succeeded needs no progress any more.
+const SUCCEEDED: &str = r#"{"of": "producer"}|1577836800|t||"#;
+const RESULT: &str = r#"{"of": "producer"}|1577836800|t|{"new": 2}|"#;
 
 const NO_WAIT: &str =
     "update fetchq_data.q__docs set next_iteration = now() - interval '1 second' where status = 2;";
@@ -51,28 +53,28 @@ const VERBS: &[Verb] = &[
         "",
         "{progress} select fetchq.doc_complete('q', 'a', lease => :lease)",
         DOCS,
-        WITHOUT_RESULT,
+        SUCCEEDED,
     ),
     verb(
         "complete_many",
         "",
         "{progress} select fetchq.doc_complete_many('q', '{a}', lease => :lease)",
         DOCS,
-        WITHOUT_RESULT,
+        SUCCEEDED,
     ),
     verb(
         "complete_many with payloads",
         "",
         "{progress} select fetchq.doc_complete_many('q', '{a}', array['{}']::jsonb[], :lease)",
         DOCS,
-        WITHOUT_RESULT,
+        SUCCEEDED,
     ),
     verb(
         "complete into the history",
         KEEP,
         "{progress} select fetchq.doc_complete('q', 'a', lease => :lease)",
         HISTORY,
-        WITHOUT_RESULT,
+        SUCCEEDED,
     ),
     verb(
         "kill",
@@ -135,14 +137,14 @@ const VERBS: &[Verb] = &[
         "",
         "{progress} select fetchq.doc_reschedule('q', 'a', '2100-01-01', lease => :lease)",
         DOCS,
-        WITHOUT_RESULT,
+        SUCCEEDED,
     ),
     verb(
         "reschedule_many",
         "",
         "{progress} select fetchq.doc_reschedule_many('q', '{a}', '2100-01-01', lease => :lease)",
         DOCS,
-        WITHOUT_RESULT,
+        SUCCEEDED,
     ),
     verb(
         "snooze",
@@ -254,7 +256,7 @@ const VERBS: &[Verb] = &[
         "",
         "{progress} select fetchq.doc_complete('q', 'a', lease => :lease); select fetchq.doc_revive('q', 'a')",
         DOCS,
-        WITHOUT_RESULT,
+        SUCCEEDED,
     ),
     verb(
         "retry",
@@ -296,7 +298,7 @@ const VERBS: &[Verb] = &[
         "",
         "{progress} select fetchq.doc_complete('q', 'a', lease => :lease); select fetchq.queue_configure('q', '{\"history\": {\"completed\": \"1 day\", \"killed\": \"1 day\", \"dropped\": \"1 day\"}}'); update fetchq.jobs set next_iteration = now(); select fetchq.mnt_job_run(100)",
         HISTORY,
-        WITHOUT_RESULT,
+        SUCCEEDED,
     ),
     verb(
         "docs_drop into the history",
