@@ -13,6 +13,7 @@ use crate::maintenance::runner;
 use crate::pg::{process, relation, time};
 use crate::ready::due;
 use crate::signals::background_worker::BackgroundWorker;
+use crate::signals::due_changes::Change;
 use crate::store::queues::known_tables;
 use crate::store::queues::queue;
 use crate::store::upkeep::jobs::Wait;
@@ -39,6 +40,9 @@ const MIN_RETRY_US: i64 = 2_000;
 /// the floor meanwhile add no due change.
 const MAX_RETRY_US: i64 = 50_000;
 
+/// Times at which a queue is examined that are kept at most. A session has one, most of the time.
+const MAX_LOOKS: usize = 1000;
+
 /// When to look again after a failure outside of a queue's maintenance: microseconds.
 const RETRY_AFTER_US: i64 = 1_000_000;
 
@@ -58,6 +62,9 @@ struct Queue {
     name: QueueName,
     /// When something is due.
     due_at: i64,
+    /// When it is examined, whatever an earlier run has found: sessions rely on that, and say nothing of
+    /// what is due later.
+    looks: BTreeSet<i64>,
     /// Successive runs that could not change what was due.
     idle_runs: u32,
     recorded_at: i64,
@@ -159,11 +166,12 @@ impl<'a> Calendar<'a> {
         let now = time::clock();
         match self.worker.due_changes.read_since(&mut self.read) {
             Some(changes) => {
-                for (table, due_at) in changes {
-                    self.apply_change(table, due_at, now);
+                for change in changes {
+                    self.apply_change(change, now);
                 }
             }
             None => {
+                self.worker.due_changes.lose();
                 self.swept_at = i64::MIN;
                 self.next_full_sweep = i64::MIN;
             }
@@ -209,6 +217,8 @@ impl<'a> Calendar<'a> {
 
     fn set_due(&mut self, table: u32, due_at: i64) {
         if let Some(queue) = self.queues.get_mut(&table) {
+            let look = queue.looks.first().copied().unwrap_or(i64::MAX);
+            let due_at = due_at.min(look);
             self.due.remove(&(queue.due_at, table));
             queue.due_at = due_at;
             self.due.insert((due_at, table));
@@ -222,6 +232,7 @@ impl<'a> Calendar<'a> {
             Queue {
                 name,
                 due_at,
+                looks: BTreeSet::new(),
                 idle_runs: 0,
                 recorded_at: 0,
                 kills: None,
@@ -235,7 +246,11 @@ impl<'a> Calendar<'a> {
         }
     }
 
-    fn apply_change(&mut self, table: u32, due_at: i64, now: i64) {
+    fn apply_change(&mut self, change: Change, now: i64) {
+        let (table, due_at) = (change.table, change.time);
+        if change.is_kept {
+            self.keep(table, due_at);
+        }
         match self.queues.get(&table).map(|queue| queue.due_at) {
             Some(earlier) if earlier <= due_at => {}
             Some(_) => self.set_due(table, due_at),
@@ -250,6 +265,17 @@ impl<'a> Calendar<'a> {
                     unknown.until = until;
                 }
             }
+        }
+    }
+
+    /// Has a queue examined at a time. Where that cannot be kept, sessions are to rely on nothing that was
+    /// kept, and the change itself has the queue examined.
+    fn keep(&mut self, table: u32, at: i64) {
+        match self.queues.get_mut(&table) {
+            Some(queue) if queue.looks.len() < MAX_LOOKS => {
+                queue.looks.insert(at);
+            }
+            _ => self.worker.due_changes.lose(),
         }
     }
 
@@ -363,6 +389,7 @@ impl<'a> Calendar<'a> {
             runner::run_document_maintenance(&name, record_run, &mut queue.kills)
         });
         let now = time::clock();
+        queue.looks = queue.looks.split_off(&(began + 1));
         self.was_slow = now - began > limits::SLOW_RUN_US;
         match outcome {
             Ok(None) => self.forget(table),

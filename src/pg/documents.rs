@@ -19,6 +19,7 @@ use crate::pg::index_walk::{
 };
 use crate::pg::json::Jsonb;
 use crate::pg::memory;
+use crate::pg::time;
 use crate::pg::value::Arg;
 
 /// The OID of `texteq`. Built-in functions have the same OID in every version of PostgreSQL.
@@ -71,11 +72,11 @@ impl Row {
         self.nulls[column as usize]
     }
 
-    /// Returns whether a document has expired at a time in microseconds since 2000: it has not begun, and
-    /// its time is over.
-    pub fn has_expired(&self, now: i64) -> bool {
+    /// Returns whether a document has expired by now, and not by the start of the transaction: it has not
+    /// begun, and its time is over.
+    pub fn has_expired(&self) -> bool {
         !self.is_null(Column::ExpiresAt)
-            && self.int8(Column::ExpiresAt) <= now
+            && self.int8(Column::ExpiresAt) <= time::clock()
             && self.int4(Column::Attempts) == 0
     }
 

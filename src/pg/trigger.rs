@@ -21,6 +21,7 @@ const ITERATIONS: ColumnType = column(Column::Iterations);
 const NEXT_ITERATION: ColumnType = column(Column::NextIteration);
 const LOCK_UPGRADE: ColumnType = column(Column::LockUpgrade);
 const SEQ: ColumnType = column(Column::Seq);
+const EXPIRES_AT: ColumnType = column(Column::ExpiresAt);
 const ORDERING_KEY: ColumnType = column(Column::OrderingKey);
 
 const fn column(column: Column) -> ColumnType {
@@ -131,6 +132,8 @@ pub struct WrittenDocument {
     pub next_iteration: i64,
     /// The number of the document in its queue.
     pub seq: i64,
+    /// When it expires if it has not begun by then, in microseconds since 2000. None: it does not.
+    pub expires_at: Option<i64>,
 }
 
 /// The row of a call of the ready trigger.
@@ -163,6 +166,9 @@ pub fn written_row(call: &Call) -> WrittenRow {
             };
             *value = found;
         }
+        if !row.has_column(EXPIRES_AT) {
+            return WrittenRow::OtherColumns;
+        }
         let [version, priority, status, attempts, next_iteration, seq] = values;
         WrittenRow::Document(WrittenDocument {
             table: (*data.tg_relation).rd_id,
@@ -172,6 +178,7 @@ pub fn written_row(call: &Call) -> WrittenRow {
             attempts: attempts as i32,
             next_iteration,
             seq,
+            expires_at: row.value(EXPIRES_AT),
         })
     }
 }

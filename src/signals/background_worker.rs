@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use crate::pg::{process, time};
 use crate::signals::announcements::Announcements;
-use crate::signals::due_changes::DueChanges;
+use crate::signals::due_changes::{Change, DueChanges};
 use crate::signals::process_slot::ProcessSlot;
 
 /// How often a background worker visits a database in which leases are bound to sessions, when it
@@ -192,11 +192,19 @@ impl BackgroundWorker {
     }
 
     /// Adds a due change, and wakes the process when it would sleep longer.
-    pub(super) fn note_due_change(&self, table: u32, time: i64) {
-        self.due_changes.add(table, time);
-        if time < self.wakes_at.load(Ordering::SeqCst) {
+    pub(super) fn note_due_change(&self, change: Change) {
+        self.due_changes.add(change);
+        if change.time < self.wakes_at.load(Ordering::SeqCst) {
             self.slot.wake();
         }
+    }
+
+    /// Returns what changes when the process no longer knows the kept changes from before.
+    pub fn memory(&self) -> (u64, u32) {
+        (
+            self.holder.load(Ordering::SeqCst),
+            self.due_changes.losses(),
+        )
     }
 
     /// Returns how often the schedules of the database have changed.

@@ -11,6 +11,7 @@ use crate::settings;
 use crate::signals::activity::Progress;
 use crate::signals::background_worker::{BOUND_LEASES_LOOK_US, BackgroundWorker};
 use crate::signals::databases::Databases;
+use crate::signals::due_changes::Change;
 use crate::signals::jobs_processes::JobsProcesses;
 use crate::signals::process_slot::ProcessSlot;
 
@@ -220,7 +221,33 @@ impl Board {
     /// because it is planned for that time or leased until then. Wakes the background worker
     /// when that is earlier than it expects.
     pub fn note_due_change(&self, database: u32, table: u32, time: i64) {
-        self.signal(database, time, |worker| worker.note_due_change(table, time));
+        let is_kept = false;
+        let change = Change {
+            table,
+            time,
+            is_kept,
+        };
+        self.signal(database, time, |worker| worker.note_due_change(change));
+    }
+
+    /// The same, and the table is examined at that time whatever an earlier look has found. Returns for
+    /// how long that holds: while `kept_changes` is the same. None: no background worker runs.
+    pub fn keep_due_change(&self, database: u32, table: u32, time: i64) -> Option<(u64, u32)> {
+        let memory = self.kept_changes(database);
+        let change = Change {
+            table,
+            time,
+            is_kept: true,
+        };
+        self.signal(database, time, |worker| worker.note_due_change(change));
+        memory
+    }
+
+    /// Returns what changes when the kept due changes of a database are known no longer; None when no
+    /// background worker runs.
+    pub fn kept_changes(&self, database: u32) -> Option<(u64, u32)> {
+        self.background_worker_of(database)
+            .map(BackgroundWorker::memory)
     }
 
     /// Wakes the background worker of a database, because a schedule may be due earlier than it

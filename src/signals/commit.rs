@@ -48,7 +48,11 @@ pub fn watch() {
                 }
             }
             End::RolledBack | End::Prepared => {
-                EXPIRIES.with(|expiries| expiries.borrow_mut().added.clear());
+                EXPIRIES.with(|expiries| match end {
+                    // Whoever commits it does not know what it has put. A look in vain costs little.
+                    End::Prepared => expiries.borrow_mut().note(board, database),
+                    _ => expiries.borrow_mut().added.clear(),
+                });
                 wakeups::transaction_ended(end, database);
                 announce::after_rollback();
                 HAS_EVENTS.store(false, Ordering::Relaxed);
@@ -57,14 +61,25 @@ pub fn watch() {
     });
 }
 
+/// How long after a document waits again it is looked at when it expires: microseconds. Many documents have
+/// one look then.
+const EXPIRY_LOOK_US: i64 = 500_000;
+
 /// When documents expire, by their tables: in microseconds since 2000.
 #[derive(Default)]
 struct Expiries {
     /// The first time that this transaction has added for each table.
     added: Vec<(u32, i64)>,
-    /// The first time that this session has told the background worker for each table. At that time it
-    /// reads when the next document expires.
-    told: HashMap<u32, i64>,
+    /// When the background worker reads when the next document of a table expires, as this session has
+    /// told it.
+    told: HashMap<u32, Told>,
+}
+
+/// A time of which this session has told the background worker.
+struct Told {
+    at: i64,
+    /// It holds while this is what `Board::kept_changes` returns.
+    memory: Option<(u64, u32)>,
 }
 
 impl Expiries {
@@ -82,14 +97,18 @@ impl Expiries {
     /// Tells the background worker, unless it looks before anyway.
     fn note(&mut self, board: Option<&Board>, database: u32) {
         for (table, at) in self.added.drain(..) {
-            let told = self.told.get(&table).copied();
-            if told.is_some_and(|told| told <= at && told > time::clock()) {
+            let Some(board) = board else {
+                continue;
+            };
+            let memory = board.kept_changes(database);
+            let looks_before = self.told.get(&table).is_some_and(|told| {
+                told.at <= at && told.at > time::clock() && told.memory == memory
+            });
+            if memory.is_some() && looks_before {
                 continue;
             }
-            if let Some(board) = board {
-                self.told.insert(table, at);
-                board.note_due_change(database, table, at);
-            }
+            let memory = board.keep_due_change(database, table, at);
+            self.told.insert(table, Told { at, memory });
         }
     }
 }
@@ -104,6 +123,12 @@ pub fn documents_expire(table: u32, at: i64) {
     if board().is_some() {
         EXPIRIES.with(|expiries| expiries.borrow_mut().add(table, at));
     }
+}
+
+/// Has the background worker look soon when the next document of a table expires, because documents wait
+/// again, at whatever time they expire.
+pub fn documents_wait_again(table: u32) {
+    documents_expire(table, time::clock() + EXPIRY_LOOK_US);
 }
 
 /// Has all who wait in this database look, because a prepared transaction was committed or rolled back.

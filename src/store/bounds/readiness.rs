@@ -172,7 +172,7 @@ fn has_unlocked(queue: &Queue, version: i32, level: Option<&View>, now: i64) -> 
         });
         documents.read_ready(version, from, now);
         while let Some(row) = documents.next() {
-            if documents.is_free() && !row.has_expired(now) {
+            if documents.is_free() && !row.has_expired() {
                 return true;
             }
         }

@@ -7,6 +7,7 @@ use std::iter;
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
 use crate::pg::documents::{Column, Row};
+use crate::pg::relation;
 use crate::pg::spi::Rows;
 use crate::ready::floors;
 use crate::ready::key::{DueKey, PickKey};
@@ -35,6 +36,13 @@ pub fn note_lease(queue: &Queue, expires_at: i64) {
 pub fn note_expiry(queue: &Queue, at: Option<i64>) {
     if let Some(at) = at {
         commit::documents_expire(queue.table.to_u32(), at);
+    }
+}
+
+/// The same for documents that wait again, at whatever time they expire.
+pub fn note_waiting_again(queue: &Queue) {
+    if queue.expiry_index.is_some_and(relation::may_have_entries) {
+        commit::documents_wait_again(queue.table.to_u32());
     }
 }
 

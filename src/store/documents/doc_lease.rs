@@ -245,7 +245,7 @@ fn claim_rows(
         && let Some(mut row) = documents.next()
     {
         // Maintenance kills it.
-        if row.has_expired(pick.now) {
+        if row.has_expired() {
             continue;
         }
         let key = PickKey::new(

@@ -158,7 +158,7 @@ macro_rules! lock {
                  d.lock_upgrade {=} 'infinity' and d.ordering_key is not null as is_blocked, ",
             $is_mergeable,
             " as is_mergeable, d.queued,
-                 coalesce(d.attempts {=} 0 and d.expires_at {<=} pg_catalog.now(), false) as has_expired
+                 coalesce(d.attempts {=} 0 and d.expires_at {<=} pg_catalog.clock_timestamp(), false) as has_expired
              from only {docs} d
              where d.subject {=} $1
              for update"
@@ -212,7 +212,7 @@ static REPLACE: Statement = Statement::new(
 // One that has expired counts as killed.
 static STATUS: Statement = Statement::new(
     "select case when d.status {=} any (array[{planned}, {pending}]) and d.attempts {=} 0
-             and d.expires_at {<=} pg_catalog.now()
+             and d.expires_at {<=} pg_catalog.clock_timestamp()
          then {killed} else d.status end
      from only {docs} d
      where d.subject {=} $1",
@@ -341,7 +341,7 @@ impl<'q> Writer<'q> {
         let documents = self.documents.as_mut()?;
         if let Some(row) = documents.find(doc.subject) {
             let status = Status::from_code(row.int4(Column::Status))?;
-            if row.has_expired(time::now()) {
+            if row.has_expired() {
                 return None;
             }
             return put.mode.leaves(status).then_some(Action::Ignored);

@@ -32,7 +32,7 @@ pub static LOCK_LEVEL: Statement = Statement::new(
          and c.status {=} {pending}
          and c.lock_upgrade is null
          and c.next_iteration {<=} $8
-         and (c.expires_at is null or c.expires_at {>} $8 or c.attempts {>} 0)
+         and (c.expires_at is null or c.expires_at {>} pg_catalog.clock_timestamp() or c.attempts {>} 0)
      order by c.next_iteration, c.attempts, c.seq
      limit $3
      for update skip locked",
@@ -56,7 +56,7 @@ pub static LOCK_ALL_LEVELS: Statement = Statement::new(
          and c.status {=} {pending}
          and c.lock_upgrade is null
          and c.next_iteration {<=} $4
-         and (c.expires_at is null or c.expires_at {>} $4 or c.attempts {>} 0)
+         and (c.expires_at is null or c.expires_at {>} pg_catalog.clock_timestamp() or c.attempts {>} 0)
      order by c.priority desc, c.next_iteration, c.attempts, c.seq
      limit $3
      for update skip locked",

@@ -18,7 +18,9 @@ use crate::pg::{process, random, time};
 use crate::ready::key::PickKey;
 use crate::store::bounds::keys::lock_keys;
 use crate::store::counters::counter_log;
-use crate::store::documents::bookkeeping::{documents_ready, note_entry, subjects_settled};
+use crate::store::documents::bookkeeping::{
+    documents_ready, note_entry, note_waiting_again, subjects_settled,
+};
 use crate::store::documents::doc_put::put_queued;
 use crate::store::documents::history::Outcome;
 use crate::store::documents::history_worker::session_name;
@@ -402,6 +404,7 @@ fn finish(queue: &Queue, doc: &Settlement, settled: &Settled) -> Result<()> {
         && matches!(stays.status, Status::Pending | Status::Planned)
     {
         note_entry(queue, version, stays.priority, stays.status, stays.key);
+        note_waiting_again(queue);
         documents_ready(queue, version, stays.status, 1);
     }
     let run = event

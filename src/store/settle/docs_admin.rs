@@ -120,7 +120,8 @@ fn act(
 
 /// Makes documents due now: planned ones, killed ones, pending ones that wait for their time,
 /// and completed ones where the filter names that status; first those of the table, then killed and
-/// completed ones of the history. Returns how many. Fails with
+/// completed ones of the history. What has expired came too late, and is brought back one by one only, by
+/// `doc_revive`. Returns how many. Fails with
 /// `Error::BadDuration`, as every action here does, when an age of the filter is not a
 /// duration.
 pub fn retry(queue: &Queue, request: &BulkRequest) -> Result<i32> {
@@ -129,7 +130,9 @@ pub fn retry(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         statuses: request.filter.codes(&default, &[Completed]),
         // A document that is blocked by its ordering key does not wait for its time.
         condition: "and (d.status {<>} {pending}
-            or d.lock_upgrade is null and d.next_iteration {>} pg_catalog.now())",
+            or d.lock_upgrade is null and d.next_iteration {>} pg_catalog.now())
+            and not (d.status {=} {killed} and d.attempts {=} 0 and d.last_error {=} 'expired'
+                and coalesce(d.expires_at {<=} d.last_iteration, false))",
         args: &[],
         other: None,
     };

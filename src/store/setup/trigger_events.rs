@@ -21,7 +21,14 @@ use crate::store::queues::open_queue::Queue;
 /// it is pending. Completed and killed documents are in neither index.
 pub fn document_written(row: &WrittenDocument) {
     let key = PickKey::new(row.next_iteration, row.attempts, row.seq);
-    match Status::from_code(row.status) {
+    let status = Status::from_code(row.status);
+    if let Some(expires_at) = row.expires_at
+        && row.attempts == 0
+        && matches!(status, Some(Status::Planned | Status::Pending))
+    {
+        commit::documents_expire(row.table.to_u32(), expires_at);
+    }
+    match status {
         Some(Status::Pending) => {
             floors::note_pick_entry(row.table, row.version, row.priority, key);
             wakeups::documents_ready(Key::ready(row.table.to_u32(), row.version), 1);

@@ -19,7 +19,9 @@ use crate::signals::wakeups;
 use crate::store::counters::counter_log;
 use crate::store::counters::counter_segments;
 use crate::store::counters::counter_segments::SEGMENTS;
-use crate::store::documents::bookkeeping::{documents_ready, leases_taken, note_entry};
+use crate::store::documents::bookkeeping::{
+    documents_ready, leases_taken, note_entry, note_waiting_again,
+};
 use crate::store::documents::doc_put::put_queued;
 use crate::store::documents::leases;
 use crate::store::documents::queued::queued_of;
@@ -102,6 +104,9 @@ fn release_leases(queue: &Queue, sessions: &[i64]) -> i32 {
             let doc = released_doc(&rows, row);
             note_entry(queue, doc.version, doc.priority, Status::Pending, doc.key);
             *versions.entry(doc.version).or_default() += 1;
+        }
+        if !versions.is_empty() {
+            note_waiting_again(queue);
         }
         for (version, n) in versions {
             documents_ready(queue, version, Status::Pending, n);

@@ -1,6 +1,8 @@
 //! Documents that expire, and leases that nothing extends any more, where the background worker runs.
 
-use fetchq_client_tests::{counters_are_exact, wait_until, with_worker, worker_comes};
+use fetchq_client_tests::{
+    Server, Session, WORKER, counters_are_exact, process_id, wait_until, with_worker, worker_comes,
+};
 
 #[tokio::test]
 async fn a_document_expires_in_an_idle_queue_and_not_during_an_outage_alone() {
@@ -114,4 +116,169 @@ async fn a_handler_that_hangs_and_extends_does_not_hold_its_document_for_ever() 
     })
     .await;
     counters_are_exact(&mut look, "q").await;
+}
+
+/// The outcome of a document in the history of `q` comes.
+async fn expires(look: &Session, subject: &str) {
+    let outcome =
+        format!("select outcome from fetchq.history where queue = 'q' and subject = '{subject}'");
+    wait_until(&format!("{subject} has expired"), async || {
+        look.column(&outcome).await == ["expired"]
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_document_expires_in_time_whatever_has_become_of_the_one_before() {
+    let cluster = with_worker("expiry_notes", "fsync = off\nmax_prepared_transactions = 5");
+    let server = cluster.server();
+    let mut look = server.connect("postgres").await;
+    look.sql(
+        "create extension fetchq;
+         select fetchq.queue_create('q', '{\"history\": {\"killed\": \"1 day\"}}')",
+    )
+    .await;
+    worker_comes(&look, "postgres").await;
+
+    // This session has told of a time, and what was to expire then is gone when the background worker
+    // looks for another reason.
+    look.sql("select fetchq.doc_put('q', 'first', expires_in => '3 s')")
+        .await;
+    look.sql("select fetchq.doc_pop('q')").await;
+    let other = server.connect("postgres").await;
+    other
+        .sql("select fetchq.doc_put('q', 'other', expires_in => '300 ms')")
+        .await;
+    expires(&look, "other").await;
+    look.sql("select fetchq.doc_put('q', 'second', expires_in => '3500 ms')")
+        .await;
+    expires(&look, "second").await;
+
+    // The background worker that was told is another one than the one that has to know.
+    look.sql("select fetchq.doc_put('q', 'third', expires_in => '5 s')")
+        .await;
+    look.sql("select fetchq.doc_pop('q')").await;
+    let worker = process_id(&look, WORKER).await;
+    cluster.kill(worker.expect("a background worker"));
+    let mut look = server.connect_when_up("postgres").await;
+    worker_comes(&look, "postgres").await;
+    look.sql("select fetchq.doc_put('q', 'fourth', expires_in => '1 s')")
+        .await;
+    expires(&look, "fourth").await;
+
+    look.sql("begin; select fetchq.doc_put('q', 'prepared', expires_in => '200 ms'); prepare transaction 'p'").await;
+    other_commits(&server).await;
+    expires(&look, "prepared").await;
+    counters_are_exact(&mut look, "q").await;
+}
+
+async fn other_commits(server: &Server) {
+    let other = server.connect("postgres").await;
+    other.sql("commit prepared 'p'").await;
+}
+
+#[tokio::test]
+async fn a_document_that_waits_again_expires_in_time() {
+    let cluster = with_worker("expiry_again", "fsync = off");
+    let server = cluster.server();
+    let mut look = server.connect("postgres").await;
+    look.sql(
+        "create extension fetchq;
+         select fetchq.queue_create(q, '{\"history\": {\"killed\": \"1 day\"}}')
+         from unnest(array['q', 'from']) as q",
+    )
+    .await;
+    worker_comes(&look, "postgres").await;
+    // What is leased does not expire meanwhile; what is handed back at once does.
+    for (subject, back) in [
+        (
+            "snoozed",
+            "select fetchq.doc_snooze('q', 'snoozed', '0', lease => $lease)",
+        ),
+        ("released", "select fetchq.worker_release('w')"),
+    ] {
+        look.sql(&format!(
+            "select fetchq.doc_put('q', '{subject}', expires_in => '700 ms')"
+        ))
+        .await;
+        let lease = look
+            .text("select lease from fetchq.doc_lease('q', 1, '1 hour', worker => 'w')")
+            .await;
+        // The background worker looks, finds nothing, and has nothing more to look for.
+        look.sql("select pg_sleep(1)").await;
+        look.sql(&back.replace("$lease", &lease)).await;
+        expires(&look, subject).await;
+    }
+    look.sql("select fetchq.doc_put('from', 'moved', expires_in => '1 s')")
+        .await;
+    look.sql("select fetchq.docs_move('from', 'q', '{\"all\": true}')")
+        .await;
+    expires(&look, "moved").await;
+    look.sql("select fetchq.doc_put('q', 'sooner', delay => '1 day', expires_in => '300 ms')")
+        .await;
+    look.sql("select fetchq.doc_set_due('q', 'sooner', now())")
+        .await;
+    expires(&look, "sooner").await;
+    for queue in ["q", "from"] {
+        counters_are_exact(&mut look, queue).await;
+    }
+}
+
+#[tokio::test]
+async fn what_expires_during_a_transaction_is_not_leased_by_it() {
+    for direct in ["on", "off"] {
+        let db = Server::of_suite()
+            .database(&format!("expiry_clock_{direct}"))
+            .await;
+        let session = db.connect().await;
+        session
+            .sql(&format!(
+                "set fetchq.direct = {direct}; select fetchq.queue_create('q')"
+            ))
+            .await;
+        session
+            .sql("select fetchq.doc_put('q', 'code', expires_in => '200 ms')")
+            .await;
+        session.sql("begin; select pg_sleep(0.4)").await;
+        let leased = session
+            .column("select subject from fetchq.doc_lease('q')")
+            .await;
+        assert!(leased.is_empty(), "{leased:?}");
+        let picked = session
+            .column("select subject from fetchq.doc_pick('q', 0, 1, '1 hour')")
+            .await;
+        assert!(picked.is_empty(), "{picked:?}");
+        session.sql("commit").await;
+        db.remove().await;
+    }
+}
+
+#[tokio::test]
+async fn a_retry_of_all_leaves_what_has_expired() {
+    let db = Server::of_suite().database("expiry_retry").await;
+    let session = db.connect().await;
+    for (queue, history) in [("kept", "{}"), ("moved", r#"{"killed": "1 day"}"#)] {
+        session
+            .sql(&format!(
+                "select fetchq.queue_create('{queue}', '{{\"history\": {history}}}')"
+            ))
+            .await;
+        session
+            .sql(&format!(
+                "select fetchq.doc_put('{queue}', 'code', expires_in => '1 ms')"
+            ))
+            .await;
+        session
+            .sql(&format!(
+                "select pg_sleep(0.01); select fetchq.mnt_run('{queue}', 10)"
+            ))
+            .await;
+        let retry = format!("select fetchq.docs_retry('{queue}', '{{}}')");
+        assert_eq!(session.text(&retry).await, "0", "{queue}");
+        let status = format!("select status from fetchq.doc_get('{queue}', 'code')");
+        assert_ne!(session.text(&status).await, "pending", "{queue}");
+        let revive = format!("select fetchq.doc_revive('{queue}', 'code')");
+        assert_eq!(session.text(&revive).await, "1", "{queue}");
+    }
+    db.remove().await;
 }
