@@ -193,7 +193,7 @@ async fn a_document_that_waits_again_expires_in_time() {
     for (subject, back) in [
         (
             "snoozed",
-            "select fetchq.doc_snooze('q', 'snoozed', '0', lease => $lease)",
+            "select fetchq.doc_snooze('q', 'snoozed', delay => '0', lease => $lease)",
         ),
         ("released", "select fetchq.worker_release('w')"),
     ] {
