@@ -32,10 +32,21 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// # Errors
 /// The connection string cannot be read, or there is no answer.
 pub async fn connect(url: &str, application: &str) -> Result<Single, DbError> {
-    let unusable = |error: ConfigError| DbError::unusable(error.to_string());
     let mut target = Target::from_url(url).map_err(unusable)?;
-    target.config.application_name(application);
     target.config.options("");
+    connect_to(target, application).await
+}
+
+fn unusable(error: ConfigError) -> DbError {
+    DbError::unusable(error.to_string())
+}
+
+/// The same, with the options of the string. Without any, poolers take the connection.
+///
+/// # Errors
+/// There is no answer, or a certificate cannot be read.
+pub async fn connect_to(mut target: Target, application: &str) -> Result<Single, DbError> {
+    target.config.application_name(application);
     target.config.keepalives_idle(SILENCE);
     target.config.keepalives_interval(SILENCE);
     target.config.keepalives_retries(2);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{FalseyValueParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
-/// The console of fetchq, a queue inside PostgreSQL.
+/// fetchq, a queue inside PostgreSQL: its console, and commands for the shell.
 #[derive(Debug, Parser)]
 #[command(name = "fetchq", version)]
 pub struct Cli {
@@ -22,6 +22,8 @@ pub enum Command {
     /// Moves queues to another server while they work.
     #[command(long_about = fetchq_mover::ABOUT)]
     Move(Box<fetchq_mover::MoveArgs>),
+    #[command(flatten)]
+    Shell(crate::commands::Command),
 }
 
 #[derive(Debug, Args)]

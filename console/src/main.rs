@@ -1,10 +1,11 @@
-//! The program `fetchq`: the queues of fetchq in a browser, and as numbers for machines. It calls
+//! The program `fetchq`: the queues of fetchq in a browser, in a shell, and as numbers for machines. It calls
 //! the SQL API only, as psql could. A move to another server is the crate `fetchq-mover`.
 #![forbid(unsafe_code)]
 
 mod assets;
 mod calls;
 mod cli;
+mod commands;
 mod connections;
 mod db;
 mod guard;
@@ -38,6 +39,10 @@ async fn main() -> ExitCode {
         }
         // It writes nothing but its screen.
         cli::Command::Top(args) => top::run(args).await.map_err(Into::into),
+        cli::Command::Shell(command) => match commands::run(command).await {
+            Ok(status) => return status,
+            Err(error) => Err(error.into()),
+        },
         // Its exit status says what to do next.
         cli::Command::Move(args) => return fetchq_mover::run(*args).await,
     };

@@ -43,6 +43,22 @@ fn var(name: &str) -> String {
         .unwrap_or_else(|_| panic!("{name} is not set: run this test with scripts/test.sh client"))
 }
 
+/// The path of the program of a package of this workspace. It is built, which takes no time in the suite.
+pub fn program(package: &str) -> String {
+    let cargo = std::env::var("CARGO").unwrap_or("cargo".into());
+    let build = ["build", "--profile=client", "--message-format=json", "-p"];
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let output = run(Command::new(cargo)
+        .current_dir(root)
+        .args(build)
+        .arg(package));
+    let messages = output
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let mut programs = messages.filter_map(|line| line["executable"].as_str().map(str::to_owned));
+    programs.next().expect("an executable")
+}
+
 /// Runs a command that must succeed, and returns its output.
 pub fn run(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().expect("run");

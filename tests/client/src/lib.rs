@@ -16,7 +16,7 @@ pub use calls::{
     prepare_calls,
 };
 pub use catalog::{Argument, Function, functions, prepare_queue};
-pub use cluster::{Cluster, bin, run, run_with_input};
+pub use cluster::{Cluster, bin, program, run, run_with_input};
 pub use contrib::{leaves_out, skips_test};
 pub use counters::{all_of, compare_counters, counters_are_exact, in_snapshot, metrics, timed};
 pub use load::Load;

@@ -144,7 +144,8 @@ impl Database {
         psql
     }
 
-    fn connect_by(&self, mut command: Command) -> Command {
+    /// Another command, with these options as the variables of libpq.
+    pub fn connect_by(&self, mut command: Command) -> Command {
         let config = self.server.config();
         let host = match &config.get_hosts()[0] {
             Host::Tcp(name) => name.clone(),

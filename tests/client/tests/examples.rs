@@ -4,27 +4,16 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use fetchq_client_tests::{Database, Server, Session, counters_are_exact, run, wait_until};
+use fetchq_client_tests::{
+    Database, Server, Session, counters_are_exact, program, run, wait_until,
+};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 fn rust() -> Command {
-    let cargo = std::env::var("CARGO").unwrap_or("cargo".into());
-    let output = run(Command::new(cargo).current_dir(root()).args([
-        "build",
-        "--profile=client",
-        "-p",
-        "fetchq-rust-worker",
-        "--message-format=json",
-    ]));
-    let program = output
-        .lines()
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .find_map(|message| message["executable"].as_str().map(str::to_owned))
-        .expect("an executable");
-    Command::new(program)
+    Command::new(program("fetchq-rust-worker"))
 }
 
 fn psql() -> Command {

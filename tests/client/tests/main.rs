@@ -11,6 +11,7 @@ mod chaos;
 mod citus;
 mod clock_set_back;
 mod columns;
+mod command_line;
 mod concurrency;
 mod counter_segments;
 mod crash;
