@@ -327,6 +327,14 @@ pub enum Error {
     NotAdded { queue: String, n: usize, of: usize },
     #[error("document \"{subject}\" of queue \"{queue}\" cannot be settled, it is kept as it is")]
     KeptAsItIs { queue: String, subject: String },
+    #[error(
+        "what was put on document \"{subject}\" of queue \"{queue}\" while it was leased is dropped: {reason}"
+    )]
+    QueuedDropped {
+        queue: String,
+        subject: String,
+        reason: String,
+    },
     #[error("{n} documents of queue \"{queue}\" cannot be removed")]
     NotRemoved { queue: String, n: usize },
     #[error(transparent)]
@@ -420,6 +428,7 @@ impl Error {
             Self::NotAdded { .. } | Self::NotRemoved { .. } | Self::KeptAsItIs { .. } => {
                 ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION
             }
+            Self::QueuedDropped { .. } => ERRCODE_WARNING,
             Self::NotOwner
             | Self::NotPacker
             | Self::NotCreator(_)

@@ -69,6 +69,7 @@ impl Error {
             Self::NoNumbers(_) => "The column seq was altered. Make it an identity column again.".into(),
             Self::NotAdded { queue, .. } => format!("Nothing was added. A trigger suppresses the insert; \\d fetchq_data.\"{queue}__docs\" shows the triggers. Change it, or remove it."),
             Self::KeptAsItIs { queue, .. } => format!("A trigger suppresses the change, or a row-level security policy hides it; \\d fetchq_data.\"{queue}__docs\" shows both. The lease still holds."),
+            Self::QueuedDropped { queue, subject, .. } => format!("The document is settled. fetchq.doc_errors('{queue}', '{subject}') has what was put. Put it again when the table takes it."),
             Self::NotRemoved { .. } => "A row-level security policy hides them, or a trigger keeps them. Remove the policy or the trigger.".into(),
             Self::TableBusy { .. } => "It is tried again.".into(),
             Self::TableMissing { .. } => "For the history, set it again with fetchq.queue_configure(), which creates it.".into(),

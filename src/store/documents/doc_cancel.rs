@@ -6,7 +6,7 @@ use crate::pg::spi;
 use crate::pg::value::Arg;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{leases_taken, subjects_settled};
-use crate::store::documents::doc_put::put_queued;
+use crate::store::documents::doc_put::put_all_queued;
 use crate::store::documents::history::{self, Outcome};
 use crate::store::documents::queued::queued_of;
 use crate::store::queues::open_queue::Queue;
@@ -60,7 +60,7 @@ pub fn cancel(queue: &Queue, subject: &str) -> std::result::Result<Status, Optio
                 if from != Status::Active {
                     history::cancelled(spi, queue, &[subject.to_owned()]);
                 } else if let Some(queued) = queued_of(&rows, 0, 2) {
-                    put_queued(queue, subject, &queued);
+                    put_all_queued(queue, &[(subject, &*queued)]);
                 }
                 Ok(from)
             }

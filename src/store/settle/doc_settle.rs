@@ -19,7 +19,8 @@ use crate::ready::key::PickKey;
 use crate::store::bounds::keys::lock_keys;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{documents_ready, note_entry, subjects_settled};
-use crate::store::documents::doc_put::put_queued;
+use crate::store::documents::doc_put::put_all_queued;
+use crate::store::documents::error_log::log_failure;
 use crate::store::documents::history::Outcome;
 use crate::store::documents::history_worker::session_name;
 use crate::store::documents::lease_check::{LeasedDoc, holds_lease, lease_needed};
@@ -390,12 +391,17 @@ impl Run<'_> {
                 finish(self.queue, &self.docs[*at], settled)?;
             }
         }
+        let queued = self.order.iter().filter_map(|at| {
+            let queued = self.settled[*at].as_ref()?.queued.as_deref()?;
+            Some((&*self.docs[*at].subject, queued))
+        });
+        put_all_queued(self.queue, &queued.collect::<Vec<_>>());
         Ok(())
     }
 }
 
 /// What follows from a document that was settled: it is noted and counted, sessions that wait are woken,
-/// a failure is logged, and what was put on the document while it was leased is put now. Fails as `dead_letters::settle_failed` does.
+/// and a failure is logged. Fails as `dead_letters::settle_failed` does.
 fn finish(queue: &Queue, doc: &Settlement, settled: &Settled) -> Result<()> {
     let (event, version) = (settled.event, settled.version);
     if let Some(stays) = &settled.stays
@@ -423,9 +429,6 @@ fn finish(queue: &Queue, doc: &Settlement, settled: &Settled) -> Result<()> {
         let ref_id = doc.ref_id.as_deref();
         let attempt = settled.attempt;
         log_failure(queue, &doc.subject, message, doc.details, ref_id, attempt);
-    }
-    if let Some(queued) = &settled.queued {
-        put_queued(queue, &doc.subject, queued);
     }
     Ok(())
 }
@@ -504,30 +507,4 @@ pub(in crate::store) fn in_order(docs: &[Settlement]) -> Vec<usize> {
 pub(in crate::store) fn subjects_of<'a>(docs: impl IntoIterator<Item = &'a Settlement<'a>>) -> Arg {
     let subjects = docs.into_iter().map(|doc| &*doc.subject);
     Arg::from(subjects.collect::<Vec<&str>>())
-}
-
-static LOG: Statement = Statement::new(
-    "insert into {logs} (subject, message, details, ref_id, attempt)
-     values ($1, $2, $3, $4, $5)",
-);
-
-/// Adds a line to the log. `attempt`: the number of the attempt that failed.
-pub fn log_failure(
-    queue: &Queue,
-    subject: &str,
-    message: &str,
-    details: Option<Jsonb>,
-    ref_id: Option<&str>,
-    attempt: Option<i32>,
-) {
-    let args = [
-        Arg::from(subject),
-        Arg::from(message),
-        Jsonb::arg(details),
-        Arg::from(ref_id),
-        Arg::from(attempt),
-    ];
-    spi::connect(|spi| {
-        queue.run(spi, &LOG, &args);
-    });
 }

@@ -15,11 +15,12 @@ use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::store::documents::bookkeeping::{document_locked, documents_ready, subjects_settled};
-use crate::store::documents::doc_put::put_queued;
+use crate::store::documents::doc_put::put_all_queued;
 use crate::store::documents::doc_selection::{
     BulkRequest, Selected, Selection, group, group_returned, record_events, serialize_bulk_actions,
     sorted_subjects, total,
 };
+use crate::store::documents::error_log::log_failure;
 use crate::store::documents::history::{self, Outcome};
 use crate::store::documents::history_worker::By;
 use crate::store::queues::open_queue::Queue;
@@ -90,12 +91,10 @@ fn note_settled(queue: &Queue, selected: &[Selected], rows: &Rows) {
 }
 
 /// Puts what was queued on active documents, which an action has just settled.
-fn put_all_queued(queue: &Queue, selected: &[Selected]) {
-    for doc in selected.iter().filter(|doc| doc.status == Active) {
-        if let Some(queued) = &doc.queued {
-            put_queued(queue, &doc.subject, queued);
-        }
-    }
+fn put_queued(queue: &Queue, selected: &[Selected]) {
+    let active = selected.iter().filter(|doc| doc.status == Active);
+    let queued = active.filter_map(|doc| Some((&*doc.subject, doc.queued.as_deref()?)));
+    put_all_queued(queue, &queued.collect::<Vec<_>>());
 }
 
 /// Locks the documents of a selection, at most as many as the request allows, and runs `action` on
@@ -199,7 +198,7 @@ fn kill_selected(
     let not_active = selected.iter().filter(|doc| doc.status != Active);
     let not_active: Vec<String> = not_active.map(|doc| doc.subject.clone()).collect();
     history::cancelled(spi, queue, &not_active);
-    put_all_queued(queue, selected);
+    put_queued(queue, selected);
     total(&groups)
 }
 
@@ -225,7 +224,7 @@ fn drop_selected(spi: &Spi, queue: &Queue, selected: &[Selected]) -> i32 {
     let groups = group_returned(selected, &removed);
     record_events(queue, &groups, |from| Some(Event::remove(from)));
     note_settled(queue, selected, &removed);
-    put_all_queued(queue, selected);
+    put_queued(queue, selected);
     total(&groups)
 }
 
@@ -268,7 +267,7 @@ pub fn settle_or_remove(queue: &Queue, doc: &Settlement) -> Result<()> {
     }
     if let Some(message) = &doc.message {
         let ref_id = doc.ref_id.as_deref();
-        doc_settle::log_failure(queue, &doc.subject, message, doc.details, ref_id, None);
+        log_failure(queue, &doc.subject, message, doc.details, ref_id, None);
     }
     Ok(())
 }

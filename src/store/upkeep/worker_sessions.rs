@@ -20,9 +20,9 @@ use crate::store::counters::counter_log;
 use crate::store::counters::counter_segments;
 use crate::store::counters::counter_segments::SEGMENTS;
 use crate::store::documents::bookkeeping::{documents_ready, leases_taken, note_entry};
-use crate::store::documents::doc_put::put_queued;
+use crate::store::documents::doc_put::put_all_queued;
 use crate::store::documents::leases;
-use crate::store::documents::queued::queued_of;
+use crate::store::documents::queued::all_queued;
 use crate::store::documents::stop_requests;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::plans;
@@ -111,12 +111,7 @@ fn release_leases(queue: &Queue, sessions: &[i64]) -> i32 {
         wakeups::leases_taken(queue.table.to_u32(), n.unsigned_abs());
         leases_taken(queue, &rows, 8);
         counter_log::record_event(queue, 0, n, Event::ReturnPending);
-        for row in 0..rows.len() {
-            if let Some(queued) = queued_of(&rows, row, 6) {
-                let subject: String = rows.get(row, 7).unwrap_or_default();
-                put_queued(queue, &subject, &queued);
-            }
-        }
+        put_all_queued(queue, &all_queued(&rows, 7, 6));
         n
     })
 }
