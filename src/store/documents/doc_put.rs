@@ -23,6 +23,7 @@ use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{subtransaction, time};
 use crate::ready::key::PickKey;
+use crate::store::bounds::keys::lock_active;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{self, PlannedEntries};
 use crate::store::documents::doc_push::{self, NewDoc, row_with_seq};
@@ -87,6 +88,8 @@ pub fn put_many(queue: &Queue, puts: &[Put]) -> Result<Vec<Action>> {
     for (at, put) in puts.iter().enumerate() {
         put.check(queue).map_err(|e| e.in_list(at))?;
     }
+    let locking = puts.iter().filter(|put| !put.mode.leaves_unfinished());
+    lock_active(queue, locking.map(|put| put.doc.subject).collect());
     let numbers: Vec<Option<i64>> = puts.iter().map(|_| queue.next_seq()).collect();
     let order = locking_order(queue, puts);
     let mut actions = vec![Action::Ignored; puts.len()];
@@ -106,7 +109,8 @@ pub fn put_many(queue: &Queue, puts: &[Put]) -> Result<Vec<Action>> {
 }
 
 /// The order in which documents are locked: that of their subjects. Where documents wait for others
-/// of their key, a new document also locks the row of its ordering key, so there the keys come first.
+/// of their key, a new document also locks the row of its ordering key, so there the keys come first; those
+/// that are active have been locked before.
 fn locking_order(queue: &Queue, puts: &[Put]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..puts.len()).collect();
     if queue.policy.key_order.blocks() {

@@ -16,7 +16,7 @@ use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{process, random, time};
 use crate::ready::key::PickKey;
-use crate::store::bounds::keys::lock_keys;
+use crate::store::bounds::keys::{holding_keys, holding_queued_key};
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{documents_ready, note_entry, subjects_settled};
 use crate::store::documents::doc_put::put_all_queued;
@@ -464,7 +464,9 @@ pub(in crate::store) fn settle_run(
 /// the number settles it, and as [`settle_run`] does.
 pub fn settle_one(queue: &Queue, doc: &Settlement) -> Result<()> {
     let mut settled = [None];
-    settle_run(queue, slice::from_ref(doc), &[0], &mut settled)?;
+    holding_queued_key(queue, &doc.subject, || {
+        settle_run(queue, slice::from_ref(doc), &[0], &mut settled)
+    })?;
     match settled {
         [Some(_)] => Ok(()),
         [None] => Err(spi::connect(|spi| unsettled_error(spi, queue, doc))),
@@ -479,8 +481,12 @@ pub fn settle_alike(queue: &Queue, docs: &[Settlement]) -> Result<Vec<bool>> {
     let mut order = in_order(docs);
     order.dedup_by(|at, first| docs[*at].subject == docs[*first].subject);
     let mut settled = vec![None; docs.len()];
-    lock_keys(queue, || subjects_of(docs));
-    counter_log::together(|| settle_run(queue, docs, &order, &mut settled))?;
+    let settle = || settle_run(queue, docs, &order, &mut settled);
+    holding_keys(
+        queue,
+        || subjects_of(docs),
+        || counter_log::together(settle),
+    )?;
     let left = order.iter().filter(|at| settled[**at].is_none());
     let left = left.map(|at| &docs[*at]).filter(|doc| doc.lease.is_none());
     let left: Vec<&Settlement> = left.collect();

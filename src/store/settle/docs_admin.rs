@@ -14,6 +14,7 @@ use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time;
 use crate::pg::value::Arg;
+use crate::store::bounds::keys::holding_keys;
 use crate::store::documents::bookkeeping::{document_locked, documents_ready, subjects_settled};
 use crate::store::documents::doc_put::put_all_queued;
 use crate::store::documents::doc_selection::{
@@ -88,6 +89,12 @@ fn note_settled(queue: &Queue, selected: &[Selected], rows: &Rows) {
         ![Completed, Killed].contains(&doc.status) && returned.contains(&doc.subject)
     });
     subjects_settled(queue, settled.map(|doc| doc.subject.as_str()));
+}
+
+/// The subjects of those that are active, a `text[]`.
+fn active_subjects(selected: &[Selected]) -> Arg {
+    let active = selected.iter().filter(|doc| doc.status == Active);
+    Arg::from(active.map(|doc| doc.subject.as_str()).collect::<Vec<_>>())
 }
 
 /// Puts what was queued on active documents, which an action has just settled.
@@ -173,7 +180,8 @@ pub fn kill(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         other: None,
     };
     act(queue, request, &selection, |spi, selected| {
-        kill_selected(spi, queue, selected, None, None)
+        let kill = || kill_selected(spi, queue, selected, None, None);
+        holding_keys(queue, || active_subjects(selected), kill)
     })
 }
 
@@ -213,7 +221,8 @@ pub fn drop(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         other: None,
     };
     act(queue, request, &selection, |spi, selected| {
-        drop_selected(spi, queue, selected)
+        let drop = || drop_selected(spi, queue, selected);
+        holding_keys(queue, || active_subjects(selected), drop)
     })
 }
 
