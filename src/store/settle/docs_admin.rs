@@ -139,16 +139,14 @@ pub fn retry(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         args: &[],
         other: None,
     };
-    let n = act(queue, request, &selection, |spi, selected| {
-        retry_selected(spi, queue, selected)
-    })?;
-    let limit = request.limit - n;
     spi::connect(|spi| {
         if request.dry_run {
+            let n = request.count(spi, queue, &selection, Some(request.limit))?;
+            let limit = request.limit - n;
             return Ok(n + restore::count(spi, queue, request, &selection.statuses, limit)?);
         }
-        let restored = restore::restore(spi, queue, request, &selection.statuses, limit)?;
-        Ok(n + retry_selected(spi, queue, &restored))
+        let selected = restore::restore_and_lock(spi, queue, request, &selection)?;
+        Ok(retry_selected(spi, queue, &selected))
     })
 }
 
