@@ -265,7 +265,7 @@ pub(in crate::store) struct Restored {
 /// Makes documents of entries of the history that the caller has locked, except those whose subject is in
 /// use, or of which there is a newer entry. Counting them is for the caller.
 ///
-/// Fails with `Error::NoNumbers`, with `Error::NotRemoved`, and with `Error::OlderSnapshot` if the snapshot
+/// Fails with `Error::NoNumbers`, with `Error::NotRemoved`, and with `Error::OlderHistory` if the snapshot
 /// of the transaction is too old to see a newer entry.
 pub(in crate::store) fn from_history(
     spi: &Spi,
@@ -331,7 +331,7 @@ fn take_older_back(
         return Ok(false);
     }
     if session::keeps_snapshot() {
-        return Err(Error::OlderSnapshot(queue.name.to_string()));
+        return Err(Error::OlderHistory(queue.name.to_string()));
     }
     let is_older: Vec<bool> = ids.iter().map(|id| older.contains(id)).collect();
     let mut taken_back = Vec::new();

@@ -115,7 +115,7 @@ pub(in crate::store) fn count(
 /// locked. Entries that another session has locked are left.
 ///
 /// Fails with `Invalid::Filter`, with `Error::NoNumbers`, with `Error::NotRemoved`, and with
-/// `Error::OlderSnapshot`.
+/// `Error::OlderHistory`.
 fn restore(
     spi: &Spi,
     queue: &Queue,
