@@ -177,6 +177,10 @@ pub enum Error {
         "could not serialize access: a limit or the order of queue \"{0}\" was set after the snapshot of the transaction was taken"
     )]
     OlderSnapshot(String),
+    #[error(
+        "could not serialize access: a document of the history of queue \"{0}\" was settled again after the snapshot of the transaction was taken"
+    )]
+    OlderHistory(String),
     #[error("{0}() cannot wait inside a transaction block or a function")]
     InTransaction(String),
     #[error("document \"{subject}\" of queue \"{queue}\" does not exist")]
@@ -327,6 +331,14 @@ pub enum Error {
     NotAdded { queue: String, n: usize, of: usize },
     #[error("document \"{subject}\" of queue \"{queue}\" cannot be settled, it is kept as it is")]
     KeptAsItIs { queue: String, subject: String },
+    #[error(
+        "what was put on document \"{subject}\" of queue \"{queue}\" while it was leased is dropped: {reason}"
+    )]
+    QueuedDropped {
+        queue: String,
+        subject: String,
+        reason: String,
+    },
     #[error("{n} documents of queue \"{queue}\" cannot be removed")]
     NotRemoved { queue: String, n: usize },
     #[error(transparent)]
@@ -406,7 +418,7 @@ impl Error {
             }
             Self::KeepsSnapshot(_) => ERRCODE_FEATURE_NOT_SUPPORTED,
             Self::OtherVersion { .. } => ERRCODE_INVALID_SCHEMA_DEFINITION,
-            Self::OlderSnapshot(_) => ERRCODE_T_R_SERIALIZATION_FAILURE,
+            Self::OlderSnapshot(_) | Self::OlderHistory(_) => ERRCODE_T_R_SERIALIZATION_FAILURE,
             Self::InTransaction(_) => ERRCODE_ACTIVE_SQL_TRANSACTION,
             Self::NoDocument { .. } => ERRCODE_NO_DATA_FOUND,
             Self::ColumnType { .. } => ERRCODE_DATATYPE_MISMATCH,
@@ -420,6 +432,7 @@ impl Error {
             Self::NotAdded { .. } | Self::NotRemoved { .. } | Self::KeptAsItIs { .. } => {
                 ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION
             }
+            Self::QueuedDropped { .. } => ERRCODE_WARNING,
             Self::NotOwner
             | Self::NotPacker
             | Self::NotCreator(_)

@@ -17,6 +17,7 @@ use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::settings;
 use crate::store::documents::doc_options;
+use crate::store::documents::error_log::log_failure;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
 use crate::store::settle::doc_settle as store;
@@ -314,7 +315,7 @@ fn log_error(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let subject = subject(call, 1)?;
         let (details, ref_id) = (opt_payload(call, 3), call.opt_text(4));
         let logged = Queue::with(&name, Right::Work, |queue| {
-            store::log_failure(queue, subject, &message, details, ref_id, None);
+            log_failure(queue, subject, &message, details, ref_id, None);
             Ok(())
         });
         lenient(logged.map(|()| true), false).map(Reply::bool)

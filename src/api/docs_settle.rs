@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
 
 use pgrx::prelude::*;
 
@@ -20,7 +21,7 @@ use crate::pg::{passing_error, relation};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
 use crate::store::settle::docs_settle::Outcome;
-use crate::store::settle::follow_ups as store;
+use crate::store::settle::follow_ups::{self as store, OfQueue};
 use crate::store::settle::settlement::Settlement;
 
 /// `docs_settle(queue, settlements, on_lost) → (subject, outcome, status)`: settles the documents of
@@ -83,7 +84,8 @@ fn docs_next(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         // A transaction that has picked before may not have noticed yet that the queue was paused.
         relation::accept_invalidations();
         Queue::with(&name, Right::Work, |queue| {
-            on_lost.settle(queue, &settlements)?;
+            let docs = &settlements;
+            on_lost.settle(&[OfQueue { queue, docs }])?;
             // By the clock: the transaction may have done the work on the documents that it settles,
             // which is no time of the leases that follow.
             wanted.lease(queue, time::clock(), &mut out);
@@ -104,14 +106,16 @@ impl OnLost {
         }
     }
 
-    /// Settles the documents of a queue, if there are any. Fails as `store::settle` does.
-    fn settle(self, queue: &Queue, settlements: &[Settlement]) -> Result<()> {
-        if settlements.is_empty() {
+    /// Settles the documents of queues, if there are any. Fails as `store::settle_all` does.
+    fn settle(self, lists: &[OfQueue]) -> Result<()> {
+        if lists.iter().all(|list| list.docs.is_empty()) {
             return Ok(());
         }
-        let outcomes = store::settle(queue, settlements, self == Self::Fail)?;
+        let outcomes = store::settle_all(lists, self == Self::Fail)?;
         if self == Self::Warn {
-            warn_of_unsettled(queue, settlements, &outcomes);
+            for (list, outcomes) in lists.iter().zip(outcomes) {
+                warn_of_unsettled(list.queue, list.docs, &outcomes);
+            }
         }
         Ok(())
     }
@@ -137,11 +141,12 @@ fn docs_next_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let mut out = call.rows();
         let queues = wanted.open()?;
         // In the order of the queues, so that two sessions do not deadlock.
-        for (name, settlements) in &settlements {
-            Queue::with(name, Right::Work, |queue| {
-                on_lost.settle(queue, settlements)
-            })?;
-        }
+        let open = |name| Queue::open_for(name, Right::Work);
+        let opened = settlements.keys().map(open);
+        let opened = opened.collect::<Result<Vec<Rc<Queue>>>>()?;
+        let lists = opened.iter().zip(settlements.values());
+        let lists = lists.map(|(queue, docs)| OfQueue { queue, docs });
+        on_lost.settle(&lists.collect::<Vec<_>>())?;
         wanted.lease(&queues, time::clock(), &mut out);
         Ok(out.done())
     })
@@ -265,6 +270,7 @@ impl Reader {
     fn read(&self, mut members: Vec<(String, Value)>) -> Result<Settlement<'static>> {
         let mut action = None;
         let mut doc = Settlement::new(Action::Drop);
+        doc.position = self.at - 1;
         for (key, value) in &members {
             if !settlement::is_key(key) {
                 let key = shorten(key);

@@ -2,8 +2,15 @@
 
 use pgrx::pg_sys;
 
+use crate::pg::relation;
 use crate::pg::snapshot::Snapshot;
 use crate::pg::text::c_string;
+
+/// The OID of `int4eq`. Built-in functions have the same OID in every version of PostgreSQL.
+const EQUAL_INT4: u32 = 65;
+
+/// The OID of `texteq`.
+const EQUAL_TEXT: u32 = 67;
 
 /// Calls `visit` with each row as it is now, including the changes of this transaction.
 ///
@@ -82,6 +89,60 @@ pub(super) fn each_of_catalog_with(
         }
         pg_sys::systable_endscan(scan);
         pg_sys::table_close(relation, pg_sys::AccessShareLock as i32);
+    }
+}
+
+/// Returns whether another transaction, which has not ended, has added the entry of an index of a table
+/// with these two columns. Whoever adds the same entry would wait for that transaction.
+pub fn is_being_added(table: (&str, &str), index: &str, first: i32, second: &str) -> bool {
+    let (schema, name) = table;
+    let (Some(table), Some(index)) = (
+        relation::lookup(schema, name),
+        relation::lookup(schema, index),
+    ) else {
+        return false;
+    };
+    // It shows rows that are not committed. `xmin` is then the transaction that adds the row.
+    let mut snapshot = pg_sys::SnapshotData {
+        snapshot_type: pg_sys::SnapshotType::SNAPSHOT_DIRTY,
+        ..Default::default()
+    };
+    // SAFETY: Both are open while they are read. The index is one of the table, and its first columns are
+    // those of the table, an integer and a text. The snapshot needs no registration, because it has no
+    // horizon. After an ERROR the resource owner closes them.
+    unsafe {
+        let mode = pg_sys::AccessShareLock as i32;
+        let relation = pg_sys::table_open(table, mode);
+        let of_index = pg_sys::index_open(index, mode);
+        let collation = *(*of_index).rd_indcollation.add(1);
+        pg_sys::index_close(of_index, mode);
+        let mut keys = [pg_sys::ScanKeyData::default(); 2];
+        let mut equal = |at: usize, collation, function: u32, value| {
+            pg_sys::ScanKeyEntryInitialize(
+                &mut keys[at],
+                0,
+                (at + 1) as pg_sys::AttrNumber,
+                pg_sys::BTEqualStrategyNumber as pg_sys::StrategyNumber,
+                pg_sys::InvalidOid,
+                collation,
+                pg_sys::Oid::from(function),
+                value,
+            );
+        };
+        equal(
+            0,
+            pg_sys::InvalidOid,
+            EQUAL_INT4,
+            pg_sys::Datum::from(first),
+        );
+        let text = pg_sys::cstring_to_text(c_string(second));
+        equal(1, collation, EQUAL_TEXT, pg_sys::Datum::from(text));
+        let scan =
+            pg_sys::systable_beginscan(relation, index, true, &mut snapshot, 2, keys.as_mut_ptr());
+        let is_found = !pg_sys::systable_getnext(scan).is_null();
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(relation, mode);
+        is_found && snapshot.xmin != pg_sys::InvalidTransactionId
     }
 }
 

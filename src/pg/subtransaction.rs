@@ -3,6 +3,7 @@
 //! Maintenance jobs and picks of queues with limits use it. A subtransaction that writes costs a
 //! transaction ID, so no hot path uses one.
 
+use std::ffi::c_int;
 use std::panic::AssertUnwindSafe;
 
 use pgrx::pg_sys::panic::{CaughtError, ErrorReportWithLevel};
@@ -31,11 +32,42 @@ fn is_interrupt(report: &ErrorReportWithLevel) -> bool {
     is_code && report.function_name() == Some("ProcessInterrupts")
 }
 
+/// Returns whether an ERROR says nothing about the work: another attempt, or one after the cause was
+/// removed, may succeed. That is an interrupt, a serialization failure, a deadlock, a lock that could not
+/// be had in time, and a lack of memory or of space.
+fn is_transient(report: &ErrorReportWithLevel) -> bool {
+    let code = report.sql_error_code();
+    let class = |code: PgSqlErrorCode| code as c_int & 0xfff;
+    let classes = [
+        PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+        PgSqlErrorCode::ERRCODE_INSUFFICIENT_RESOURCES,
+        PgSqlErrorCode::ERRCODE_SYSTEM_ERROR,
+    ];
+    is_interrupt(report)
+        || code == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE
+        || classes.iter().any(|of| class(*of) == class(code))
+}
+
 /// Runs `work` in a subtransaction.
 ///
 /// When an ERROR or a panic rolls the work back, returns its message. A cancel or a shutdown of this
 /// session is not a failure of the work, so its ERROR is raised again.
 pub fn attempt<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+    run(|| Ok(work()), is_interrupt)
+}
+
+/// Runs `work` in a subtransaction, for a caller who goes on without it for good: only what the tables,
+/// or the triggers of users, refuse is a failure of the work. Any other ERROR is raised again, see
+/// [`is_transient`]. Work that returns an error is rolled back, too.
+pub fn attempt_once<R>(work: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
+    run(work, is_transient)
+}
+
+/// `passes`: whether an ERROR is raised again.
+fn run<R>(
+    work: impl FnOnce() -> Result<R, String>,
+    passes: fn(&ErrorReportWithLevel) -> bool,
+) -> Result<R, String> {
     // Work that is attempted may follow work that has failed for want of memory, and has used up the
     // ballast. Without it, another such failure would end the session.
     error::raise(memory::require());
@@ -49,12 +81,15 @@ pub fn attempt<R>(work: impl FnOnce() -> R) -> Result<R, String> {
 
         let outcome = PgTryBuilder::new(AssertUnwindSafe(|| {
             let result = work();
-            pg_sys::ReleaseCurrentSubTransaction();
-            Ok(result)
+            match result {
+                Ok(_) => pg_sys::ReleaseCurrentSubTransaction(),
+                Err(_) => pg_sys::RollbackAndReleaseCurrentSubTransaction(),
+            }
+            result
         }))
         .catch_others(|error| {
             let report = report_of(&error);
-            if is_interrupt(report) {
+            if passes(report) {
                 // The subtransaction is rolled back here, because the abort of a statement
                 // ends only the innermost transaction, and that of the caller would stay open.
                 pg_sys::RollbackAndReleaseCurrentSubTransaction();

@@ -8,6 +8,7 @@ use pgrx::pg_sys;
 use crate::pg::call::{Call, Reply};
 use crate::pg::documents::Column;
 use crate::pg::documents_check::TYPES;
+use crate::pg::json::Jsonb;
 
 /// The number and the type of a column.
 type ColumnType = (i32, pg_sys::Oid);
@@ -23,6 +24,7 @@ const LOCK_UPGRADE: ColumnType = column(Column::LockUpgrade);
 const SEQ: ColumnType = column(Column::Seq);
 const EXPIRES_AT: ColumnType = column(Column::ExpiresAt);
 const ORDERING_KEY: ColumnType = column(Column::OrderingKey);
+const QUEUED: ColumnType = column(Column::Queued);
 
 const fn column(column: Column) -> ColumnType {
     (column.number() as i32, TYPES[column as usize])
@@ -65,6 +67,20 @@ impl Tuple {
                     .into_owned()
             })
         }
+    }
+
+    /// Reads a member of a `jsonb` column, if it is a string.
+    unsafe fn member(&self, number: i32, key: &str) -> Option<String> {
+        let mut is_null = false;
+        // SAFETY: The tuple belongs to the descriptor. The caller has checked that the column exists and
+        // that it is a jsonb.
+        let datum = unsafe { pg_sys::heap_getattr(self.tuple, number, self.desc, &mut is_null) };
+        if is_null {
+            return None;
+        }
+        let members = Jsonb::from_datum(datum).value().members()?;
+        let (_, value) = members.into_iter().find(|(name, _)| name == key)?;
+        value.text()
     }
 
     /// Reads the text form of the column with this name. Returns None when the column is NULL
@@ -251,6 +267,8 @@ pub struct TriggerDocument {
     pub is_blocked: bool,
     /// The ordering key of the document.
     pub ordering_key: Option<String>,
+    /// That of what was put on it while it was leased. Only in a row before an event.
+    pub queued_key: Option<String>,
 }
 
 /// The event for which a trigger is called.
@@ -294,7 +312,12 @@ pub fn event(call: &Call) -> Option<TriggerEvent> {
             trigger_event.old = Some(document(&Tuple { tuple, desc })?);
         }
         if let Some(tuple) = new {
-            trigger_event.new = Some(document(&Tuple { tuple, desc })?);
+            let row = Tuple { tuple, desc };
+            let mut doc = document(&row)?;
+            if trigger_event.is_before {
+                doc.queued_key = row.member(QUEUED.0, "ordering_key");
+            }
+            trigger_event.new = Some(doc);
         }
         Some(trigger_event)
     }
@@ -302,7 +325,7 @@ pub fn event(call: &Call) -> Option<TriggerEvent> {
 
 /// Reads a document. Returns None when the table has other columns than a table of documents.
 unsafe fn document(row: &Tuple) -> Option<TriggerDocument> {
-    const COLUMNS: [ColumnType; 8] = [
+    const COLUMNS: [ColumnType; 9] = [
         SUBJECT,
         STATUS,
         ATTEMPTS,
@@ -311,6 +334,7 @@ unsafe fn document(row: &Tuple) -> Option<TriggerDocument> {
         LOCK_UPGRADE,
         SEQ,
         ORDERING_KEY,
+        QUEUED,
     ];
     // SAFETY: The tuple belongs to the descriptor. The number and the type of each column are
     // checked before it is read.
@@ -327,6 +351,7 @@ unsafe fn document(row: &Tuple) -> Option<TriggerDocument> {
             is_blocked: row.value(LOCK_UPGRADE) == Some(i64::MAX),
             seq: row.value(SEQ)?,
             ordering_key: row.text(ORDERING_KEY.0),
+            queued_key: None,
         })
     }
 }

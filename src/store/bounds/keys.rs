@@ -24,20 +24,23 @@
 //! document. A change of a blocked document alone does not touch the row of its key.
 //!
 //! Lists lock the rows of several keys in the order of the bytes of the keys. Those that add
-//! documents, or change them by `doc_put`, write the documents in that order. Those that settle
-//! documents do that in the order of the subjects, so they call `lock_keys` first.
+//! documents, or change them by `doc_put`, write the documents in that order, after they have locked
+//! active ones in the order of the subjects. Those that settle documents do that in the order of the
+//! subjects, so they call `holding_keys` first. What was put on a document while it was leased comes when
+//! it is settled, and its key is one of those.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 
 use Status::{Active, Pending, Planned};
 
-use crate::domain::names::QueueName;
+use crate::domain::names::{self, QueueName};
 use crate::domain::status::Status;
 use crate::error::Result;
 use crate::pg::spi::{self, Rows, Spi};
-use crate::pg::transaction;
 use crate::pg::trigger::TriggerDocument;
 use crate::pg::value::Arg;
+use crate::pg::{scan, transaction};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::plans::refuse_unseen;
 use crate::store::queues::queue::DELETE_KEYS;
@@ -52,9 +55,27 @@ static ADD_KEY: Statement = Statement::new(
      returning case when $3 {=} any (k.unblocked) then null else k.unblocked end, k.made_by {=} $4",
 );
 
+// $3: the documents that get places.
 static RESERVE_KEY: Statement = Statement::new(
-    "insert into fetchq.ordering_keys (queue_id, key, unblocked, made_by) values ($1, $2, array[$3], $4)
+    "insert into fetchq.ordering_keys (queue_id, key, unblocked, made_by) values ($1, $2, $3, $4)
      on conflict (queue_id, key) do nothing",
+);
+
+// Makes the keys that there are not, without documents, and locks the others. $3: this transaction. The
+// order is that of `LOCK_KEYS`.
+static RESERVE_KEYS: Statement = Statement::new(
+    "insert into fetchq.ordering_keys as k (queue_id, key, unblocked, made_by)
+     select $1, i.key, '{}'::pg_catalog.text[], $3
+     from pg_catalog.unnest($2) as i (key)
+     order by i.key collate pg_catalog.\"C\"
+     on conflict (queue_id, key) do update set made_by = k.made_by",
+);
+
+// Those of them that have got no document.
+static RELEASE_KEYS: Statement = Statement::new(
+    "delete from fetchq.ordering_keys k
+     where k.queue_id {=} $1 and k.key {=} any ($2)
+         and pg_catalog.cardinality(k.unblocked) {=} 0",
 );
 
 // The other documents that have a place. NULL: this document has none.
@@ -112,14 +133,25 @@ static LOCK_KEYS: Statement = Statement::new(
      for update",
 );
 
-// Index: the primary key of the documents, because of `status + 0`, once for each subject.
-static LOCK_ACTIVE: Statement = Statement::new(
-    "select d.ordering_key from only {docs} d
-     where d.subject {=} any ($1)
-         and d.status {+} 0 {=} {active}
-     order by d.subject
-     for update",
-);
+/// Locks active documents, and returns their keys and those of what is queued on them.
+macro_rules! lock_active {
+    ($condition:literal) => {
+        concat!(
+            "select d.ordering_key, d.queued {->>} 'ordering_key'::pg_catalog.text from only {docs} d
+             where d.subject {=} any ($1)
+                 and d.status {+} 0 {=} {active}",
+            $condition,
+            "
+             order by d.subject
+             for update"
+        )
+    };
+}
+
+// Index of both: the primary key of the documents, because of `status + 0`, once for each subject.
+static LOCK_ACTIVE: Statement = Statement::new(lock_active!(""));
+
+static LOCK_QUEUED: Statement = Statement::new(lock_active!(" and d.queued is not null"));
 
 // Index: docs_blocked_idx, which has the blocked documents alone, by key, in this order.
 static FIND_NEXT_BLOCKED: Statement = Statement::new(
@@ -501,10 +533,13 @@ fn remove_document(
 
 thread_local! {
     static IS_MAINTENANCE: Cell<bool> = const { Cell::new(false) };
+    /// The keys that a statement of maintenance has made for what is queued.
+    static RESERVED: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Runs a statement of maintenance, which never waits: while another transaction has locked
-/// the key of a document, the document stays as it is. Returns what `work` returns.
+/// the key of a document, or of what is queued on it, the document stays as it is. Returns what `work`
+/// returns. Whoever puts what was queued calls [`release_reserved`] then.
 pub fn as_maintenance<R>(work: impl FnOnce() -> R) -> R {
     struct Reset;
     impl Drop for Reset {
@@ -513,61 +548,166 @@ pub fn as_maintenance<R>(work: impl FnOnce() -> R) -> R {
         }
     }
     IS_MAINTENANCE.set(true);
+    RESERVED.take();
     let _reset = Reset;
     work()
 }
 
+/// Removes the keys that maintenance has made for what was queued, if they have got no document.
+pub fn release_reserved(queue: &Queue) {
+    let reserved = RESERVED.take();
+    if !reserved.is_empty() {
+        spi::connect(|spi| release_keys(spi, queue, reserved));
+    }
+}
+
+fn release_keys(spi: &Spi, queue: &Queue, keys: Vec<String>) {
+    queue.run(spi, &RELEASE_KEYS, &[Arg::from(queue.id), Arg::from(keys)]);
+}
+
 /// Returns whether a document may be changed now. Only maintenance is refused: while another
-/// transaction has locked the key of a document that is due, or whose lease expired.
+/// transaction has locked the key of a document that is due, or whose lease expired, or the key of what
+/// is queued on that.
 ///
 /// A statement of maintenance changes many documents, and their places follow when all are changed.
-/// So it locks the key of a document now, and adds the key of one that becomes pending. Without that,
+/// So it locks the keys of a document now, and adds the key of one that becomes pending. Without that,
 /// others could add the key and lock it meanwhile. Maintenance would wait for them, while they wait for
 /// a key that it has locked.
 pub fn may_change(queue: &Queue, doc: &TriggerDocument) -> bool {
-    let Some(key) = &doc.ordering_key else {
-        return true;
-    };
     if !IS_MAINTENANCE.get() {
         return true;
     }
+    let own = doc.ordering_key.as_deref();
+    let queued = doc.queued_key.as_deref();
+    let queued = queued.filter(|key| own != Some(*key) && names::check_ordering_key(key).is_ok());
     spi::connect(|spi| {
-        let args = [
-            Arg::from(queue.id),
-            Arg::from(key.as_str()),
-            Arg::from(doc.subject.as_str()),
-            Arg::from(transaction::number()),
-        ];
-        let runs = |statement, n: usize| queue.run(spi, statement, &args[..n]).affected() > 0;
-        runs(&TRY_LOCK_KEY, 2)
-            || !runs(&FIND_KEY, 2)
-                && (status(doc) != Some(Pending)
-                    || runs(&RESERVE_KEY, 4)
-                    // Another transaction has just added the key.
-                    || runs(&TRY_LOCK_KEY, 2))
+        let may_put = queued.is_none_or(|key| {
+            let reserve = || {
+                RESERVED.with_borrow_mut(|keys| keys.push(key.to_owned()));
+                reserve_key(spi, queue, key, Vec::new())
+            };
+            try_key(spi, queue, key, reserve)
+        });
+        may_put
+            && own.is_none_or(|key| {
+                let reserve = || {
+                    status(doc) != Some(Pending)
+                        || reserve_key(spi, queue, key, vec![doc.subject.as_str()])
+                };
+                try_key(spi, queue, key, reserve)
+            })
     })
 }
 
-/// Locks the keys of leased documents that this transaction is about to settle. `subjects`: those of
-/// the documents, a `text[]`. It locks first the documents, in the order of their subjects, then the
-/// keys in the order of their bytes. Does nothing in a queue whose documents do not wait for others.
+/// Locks a key, or has `reserve` make it, without waiting for another transaction. Returns whether that
+/// was possible.
+fn try_key(spi: &Spi, queue: &Queue, key: &str, reserve: impl FnOnce() -> bool) -> bool {
+    let args = [Arg::from(queue.id), Arg::from(key)];
+    let runs = |statement| queue.run(spi, statement, &args).affected() > 0;
+    runs(&TRY_LOCK_KEY)
+        || !runs(&FIND_KEY)
+            && (reserve()
+                // Another transaction has just added the key.
+                || runs(&TRY_LOCK_KEY))
+}
+
+/// Makes a key. Returns false if there is one, or if another transaction makes it now, which would have
+/// to be waited for.
+fn reserve_key(spi: &Spi, queue: &Queue, key: &str, subjects: Vec<&str>) -> bool {
+    if scan::is_being_added(
+        ("fetchq", "ordering_keys"),
+        "ordering_keys_pkey",
+        queue.id,
+        key,
+    ) {
+        return false;
+    }
+    let args = [
+        Arg::from(queue.id),
+        Arg::from(key),
+        Arg::from(subjects),
+        Arg::from(transaction::number()),
+    ];
+    queue.run(spi, &RESERVE_KEY, &args).affected() > 0
+}
+
+/// Runs `work`, which settles leased documents, with their keys locked, and those of what is queued on
+/// them. `subjects`: those of the documents, a `text[]`. It locks first the documents, in the order of
+/// their subjects, then the keys in the order of their bytes. In a queue whose documents do not wait for
+/// others it locks nothing.
 ///
-/// A statement that settles a list locks the keys in the order of the subjects. Without this call it
+/// A statement that settles a list locks the keys in the order of the subjects. Without this it
 /// and a transaction that locks the keys in their order would wait for each other: a producer, or,
 /// where several documents of a key run at a time, another worker.
-pub fn lock_keys(queue: &Queue, subjects: impl FnOnce() -> Arg) {
+pub fn holding_keys<R>(
+    queue: &Queue,
+    subjects: impl FnOnce() -> Arg,
+    work: impl FnOnce() -> R,
+) -> R {
+    hold(queue, &LOCK_ACTIVE, subjects, work)
+}
+
+/// As [`holding_keys`], for one document. Its key is the only one, unless something is queued on it: the
+/// document is not locked then. A put that comes in between may still change the order of the locks.
+pub fn holding_queued_key<R>(queue: &Queue, subject: &str, work: impl FnOnce() -> R) -> R {
+    hold(queue, &LOCK_QUEUED, || Arg::from(vec![subject]), work)
+}
+
+fn hold<R>(
+    queue: &Queue,
+    statement: &'static Statement,
+    subjects: impl FnOnce() -> Arg,
+    work: impl FnOnce() -> R,
+) -> R {
     if !queue.policy.key_order.blocks() {
-        return;
+        return work();
     }
-    spi::connect(|spi| {
-        let rows = queue.run(spi, &LOCK_ACTIVE, &[subjects()]);
-        let mut keys: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        if keys.len() > 1 {
-            queue.run(spi, &LOCK_KEYS, &[Arg::from(queue.id), Arg::from(keys)]);
-        }
-    });
+    let reserved = spi::connect(|spi| lock_keys(spi, queue, statement, subjects()));
+    let result = work();
+    if !reserved.is_empty() {
+        spi::connect(|spi| release_keys(spi, queue, reserved));
+    }
+    result
+}
+
+/// Locks the keys of documents that `statement` locks. Returns those of what is queued, which may have
+/// been made for that.
+fn lock_keys(
+    spi: &Spi,
+    queue: &Queue,
+    statement: &'static Statement,
+    subjects: Arg,
+) -> Vec<String> {
+    let rows = queue.run(spi, statement, &[subjects]);
+    let rows = &rows;
+    let keys = |column| (0..rows.len()).filter_map(move |row| rows.get::<String>(row, column));
+    let mut all: BTreeSet<String> = keys(1).collect();
+    let queued = keys(2).filter(|key| names::check_ordering_key(key).is_ok());
+    let queued: Vec<String> = queued.filter(|key| !all.contains(key)).collect();
+    all.extend(queued.iter().cloned());
+    if all.len() > 1 {
+        let mut args = vec![Arg::from(queue.id), Arg::from(Vec::from_iter(all))];
+        let statement = match queued.is_empty() {
+            true => &LOCK_KEYS,
+            false => {
+                args.push(Arg::from(transaction::number()));
+                &RESERVE_KEYS
+            }
+        };
+        queue.run(spi, statement, &args);
+    }
+    queued
+}
+
+/// Locks those of documents that are active, in the order of their subjects, as whoever settles them does.
+pub fn lock_active(queue: &Queue, subjects: Vec<&str>) {
+    if queue.policy.key_order.blocks() && subjects.len() > 1 {
+        spi::connect(|spi| {
+            queue
+                .run(spi, &LOCK_ACTIVE, &[Arg::from(subjects)])
+                .affected()
+        });
+    }
 }
 
 /// Deletes the keys of a queue whose documents were truncated. Fails with

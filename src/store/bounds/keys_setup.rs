@@ -24,9 +24,11 @@ const TRIGGERS: [(&str, &str); 5] = [
     (
         "fetchq_order_due",
         "create trigger fetchq_order_due before update on {docs}
-         for each row when (new.ordering_key is not null and old.lock_upgrade is null
-             and (old.status {=} {planned} and new.status {=} {pending}
-                 or old.status {=} {active} and new.status {=} {killed}))
+         for each row when (old.lock_upgrade is null
+             and (new.ordering_key is not null
+                     and (old.status {=} {planned} and new.status {=} {pending}
+                         or old.status {=} {active} and new.status {=} {killed})
+                 or new.queued is not null and old.status {=} {active} and new.status {<>} {active}))
          execute function fetchq.trigger_docs_order()",
     ),
     (
@@ -224,6 +226,7 @@ fn stray_document(rows: &Rows, row: usize) -> Option<TriggerDocument> {
         status: rows.get(row, 2).unwrap_or(Status::Pending.code()),
         ordering_key: rows.get(row, 3),
         is_blocked: rows.get(row, 4).unwrap_or(false),
+        queued_key: None,
         attempts: 0,
         iterations: 0,
         // The rows come in order: each is after those that were added before.

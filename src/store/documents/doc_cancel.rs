@@ -4,9 +4,10 @@ use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
 use crate::pg::spi;
 use crate::pg::value::Arg;
+use crate::store::bounds::keys::holding_queued_key;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{leases_taken, subjects_settled};
-use crate::store::documents::doc_put::put_queued;
+use crate::store::documents::doc_put::put_all_queued;
 use crate::store::documents::history::{self, Outcome};
 use crate::store::documents::queued::queued_of;
 use crate::store::queues::open_queue::Queue;
@@ -32,6 +33,13 @@ static CANCEL: Statement = Statement::new(
 /// Fails with the status of a document that is settled, with the outcome of one that is in the history and
 /// has none, and with None for one that does not exist or has an unknown status.
 pub fn cancel(queue: &Queue, subject: &str) -> std::result::Result<Status, Option<&'static str>> {
+    holding_queued_key(queue, subject, || lock_and_cancel(queue, subject))
+}
+
+fn lock_and_cancel(
+    queue: &Queue,
+    subject: &str,
+) -> std::result::Result<Status, Option<&'static str>> {
     spi::connect(|spi| {
         let key = Arg::from(subject);
         let rows = queue.run(spi, &LOCK, &[key]);
@@ -60,7 +68,7 @@ pub fn cancel(queue: &Queue, subject: &str) -> std::result::Result<Status, Optio
                 if from != Status::Active {
                     history::cancelled(spi, queue, &[subject.to_owned()]);
                 } else if let Some(queued) = queued_of(&rows, 0, 2) {
-                    put_queued(queue, subject, &queued);
+                    put_all_queued(queue, &[(subject, &*queued)]);
                 }
                 Ok(from)
             }

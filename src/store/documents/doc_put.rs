@@ -9,8 +9,10 @@
 //! keeps what it is given (`queued.rs`), and the call that settles it puts that.
 
 use std::collections::HashMap;
+use std::slice;
 
 use crate::domain::counter_events::Event;
+use crate::domain::names;
 use crate::domain::put_mode::{Action, Decision, Mode, OnDuplicate};
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
@@ -18,12 +20,14 @@ use crate::pg::documents::{Column, Documents};
 use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Spi};
-use crate::pg::time;
 use crate::pg::value::Arg;
+use crate::pg::{subtransaction, time};
 use crate::ready::key::PickKey;
+use crate::store::bounds::keys::lock_active;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{self, PlannedEntries};
 use crate::store::documents::doc_push::{self, NewDoc, row_with_seq};
+use crate::store::documents::error_log::log_failure;
 use crate::store::documents::history::{self, Outcome};
 use crate::store::documents::history_worker::By;
 use crate::store::documents::queued::{KEEP, Queued, keep_args};
@@ -84,6 +88,8 @@ pub fn put_many(queue: &Queue, puts: &[Put]) -> Result<Vec<Action>> {
     for (at, put) in puts.iter().enumerate() {
         put.check(queue).map_err(|e| e.in_list(at))?;
     }
+    let locking = puts.iter().filter(|put| !put.mode.leaves_unfinished());
+    lock_active(queue, locking.map(|put| put.doc.subject).collect());
     let numbers: Vec<Option<i64>> = puts.iter().map(|_| queue.next_seq()).collect();
     let order = locking_order(queue, puts);
     let mut actions = vec![Action::Ignored; puts.len()];
@@ -103,7 +109,8 @@ pub fn put_many(queue: &Queue, puts: &[Put]) -> Result<Vec<Action>> {
 }
 
 /// The order in which documents are locked: that of their subjects. Where documents wait for others
-/// of their key, a new document also locks the row of its ordering key, so there the keys come first.
+/// of their key, a new document also locks the row of its ordering key, so there the keys come first; those
+/// that are active have been locked before.
 fn locking_order(queue: &Queue, puts: &[Put]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..puts.len()).collect();
     if queue.policy.key_order.blocks() {
@@ -143,6 +150,8 @@ struct Writer<'q> {
     documents: Option<Documents>,
     planned: PlannedEntries,
     events: EventCounts,
+    /// What of the user's keeps the last document as it is.
+    kept_by: Option<&'static str>,
 }
 
 /// How often a put starts again because the document was removed between its two statements.
@@ -224,6 +233,17 @@ static TAKE_BACK: Statement = Statement::new(
      where d.subject {=} $1",
 );
 
+/// Why what was queued on a document cannot be put.
+const KEPT: &str = "a trigger or a row-level security policy keeps the document as it is";
+const HIDDEN: &str = "the lock_upgrade of the document is set, which keeps it as it is";
+
+/// A document that was settled, and that cannot be given what was queued on it, forgets that.
+static FORGET: Statement = Statement::new(
+    "update only {docs} d set queued = null
+     where d.subject {=} $1
+         and d.queued is not null",
+);
+
 /// A document that was settled and stays in the table forgets what it is about to be given, and starts
 /// anew.
 static RENEW: Statement = Statement::new(
@@ -267,31 +287,58 @@ fn is_in_history(queue: &Queue, subject: &str) -> bool {
         })
 }
 
-/// Puts what was queued on a document, which this transaction has just settled, in whatever way.
-/// `column`: what the document had there, as JSON text.
+/// Puts what was queued on documents, which this transaction has just settled, in whatever way. `docs`:
+/// their subjects, and what they had in that column, as JSON text.
 ///
-/// It never fails, so that nothing keeps a document from being settled: a document that can neither be
-/// added nor found is a WARNING.
-pub fn put_queued(queue: &Queue, subject: &str, column: &str) {
-    let queued = Queued::read(Jsonb::parse(column));
-    spi::connect(|spi| queue.run(spi, &RENEW, &[Arg::from(subject)]).affected());
-    let mut writer = Writer::new(queue);
-    for mode in queued.modes() {
-        let mut put = Put {
-            doc: queued.doc(subject),
-            mode,
-        };
-        let mut done = writer.put(&put, None);
-        if matches!(done, Err(Error::NotMergeable { .. })) {
-            // Its worker has given it a payload with which nothing can be merged.
-            put.mode = Mode::new(OnDuplicate::Debounce);
-            done = writer.put(&put, None);
-        }
-        if let Err(error) = done {
-            error.warn();
+/// Nothing that the table refuses, such as a constraint or a trigger of the user's, keeps a document from
+/// being settled, and the others from being put: what was put on that document is dropped, with a WARNING
+/// and a line in the error log. What may succeed at another attempt is an ERROR.
+pub fn put_all_queued<S: AsRef<str>>(queue: &Queue, docs: &[(S, S)]) {
+    let put = |docs: &[(S, S)]| {
+        subtransaction::attempt_once(|| {
+            let mut writer = Writer::new(queue);
+            for (subject, column) in docs {
+                writer.put_queued(subject.as_ref(), Jsonb::parse(column.as_ref()))?;
+            }
+            writer.finish();
+            Ok(())
+        })
+    };
+    // One subtransaction for all of them, unless one is refused.
+    if docs.len() > 1 && put(docs).is_ok() {
+        return;
+    }
+    for doc in docs {
+        if let Err(reason) = put(slice::from_ref(doc)) {
+            drop_queued(queue, doc.0.as_ref(), doc.1.as_ref(), &reason);
         }
     }
-    writer.finish();
+}
+
+/// Says that what was queued on a document is dropped, and why.
+fn drop_queued(queue: &Queue, subject: &str, column: &str, reason: &str) {
+    let message = format!("what was put while it was leased is dropped: {reason}");
+    let message = names::cut_message(&message);
+    // The table may refuse this as well. Then the WARNING is all that there is.
+    let _ = subtransaction::attempt_once(|| {
+        let forgotten = [Arg::from(subject)];
+        Ok(spi::connect(|spi| {
+            queue.run(spi, &FORGET, &forgotten).affected()
+        }))
+    });
+    let _ = subtransaction::attempt_once(|| {
+        let details = Some(Jsonb::parse(column));
+        log_failure(queue, subject, message, details, None, None);
+        Ok(())
+    });
+    let (queue, subject) = (queue.name.to_string(), subject.to_owned());
+    let reason = reason.to_owned();
+    Error::QueuedDropped {
+        queue,
+        subject,
+        reason,
+    }
+    .warn();
 }
 
 impl<'q> Writer<'q> {
@@ -301,7 +348,36 @@ impl<'q> Writer<'q> {
             documents: None,
             planned: PlannedEntries::default(),
             events: EventCounts::default(),
+            kept_by: None,
         }
+    }
+
+    /// Puts what was queued on a document that was settled. An error says why it cannot be put.
+    fn put_queued(&mut self, subject: &str, column: Jsonb) -> std::result::Result<(), String> {
+        let queued = Queued::read(column);
+        spi::connect(|spi| {
+            let renewed = [Arg::from(subject)];
+            self.queue.run(spi, &RENEW, &renewed).affected()
+        });
+        for mode in queued.modes() {
+            let mut put = Put {
+                doc: queued.doc(subject),
+                mode,
+            };
+            self.documents = None;
+            self.kept_by = None;
+            let mut done = self.put(&put, None);
+            if matches!(done, Err(Error::NotMergeable { .. })) {
+                // Its worker has given it a payload with which nothing can be merged.
+                put.mode = Mode::new(OnDuplicate::Debounce);
+                done = self.put(&put, None);
+            }
+            done.map_err(|error| error.to_string())?;
+            if let Some(kept_by) = self.kept_by {
+                return Err(kept_by.to_owned());
+            }
+        }
+        Ok(())
     }
 
     fn finish(self) {
@@ -434,6 +510,7 @@ impl<'q> Writer<'q> {
         let doc = &put.doc;
         let new = doc.next_iteration;
         let decision = if found.is_hidden {
+            self.kept_by = Some(HIDDEN);
             Decision::Leave
         } else {
             let status = match found.has_expired {
@@ -453,6 +530,7 @@ impl<'q> Writer<'q> {
         };
         if self.queue.run_noting(spi, statement, &args).affected() == 0 {
             // A trigger or a policy of the user's keeps the document from being changed.
+            self.kept_by = Some(KEPT);
             return Ok(Some(Action::Ignored));
         }
         bookkeeping::note_expiry(self.queue, doc.expires_at(self.queue));
@@ -470,6 +548,7 @@ impl<'q> Writer<'q> {
         let subjects = [subject.to_owned()];
         let removed = history::archive(spi, self.queue, &subjects, outcome, By::Maintenance);
         if removed.affected() == 0 {
+            self.kept_by = Some(KEPT);
             return Some(Action::Ignored);
         }
         match Event::expire(found.status).filter(|_| found.has_expired) {

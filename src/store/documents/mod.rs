@@ -11,6 +11,7 @@ pub mod doc_push;
 pub mod doc_put;
 pub mod doc_put_many;
 pub mod doc_selection;
+pub mod error_log;
 pub mod history;
 pub mod history_worker;
 pub mod info;

@@ -1,5 +1,5 @@
 //! What was put on a document while it was leased: the column `queued`. It waits there until the document
-//! is settled, and then it is put as `doc_put` puts (`doc_put::put_queued`).
+//! is settled, and then it is put as `doc_put` puts (`doc_put::put_all_queued`).
 //!
 //! One column keeps the puts of any number of calls: they are put together by their modes, as they would
 //! change a planned document.
@@ -35,6 +35,12 @@ fn keep_sql() -> String {
 /// That column in a row that a statement returned, as JSON text. None: it is NULL.
 pub fn queued_of(rows: &Rows, row: usize, column: i32) -> Option<String> {
     rows.json(row, column).map(Jsonb::to_text)
+}
+
+/// The documents of rows that have something there: their subjects, and that column.
+pub fn all_queued(rows: &Rows, subject: i32, column: i32) -> Vec<(String, String)> {
+    let queued = |row| Some((rows.get(row, subject)?, queued_of(rows, row, column)?));
+    (0..rows.len()).filter_map(queued).collect()
 }
 
 /// What a document has in that column.

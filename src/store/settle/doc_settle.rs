@@ -16,12 +16,13 @@ use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{process, random, time};
 use crate::ready::key::PickKey;
-use crate::store::bounds::keys::lock_keys;
+use crate::store::bounds::keys::{holding_keys, holding_queued_key};
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{
     documents_ready, note_entry, note_waiting_again, subjects_settled,
 };
-use crate::store::documents::doc_put::put_queued;
+use crate::store::documents::doc_put::put_all_queued;
+use crate::store::documents::error_log::log_failure;
 use crate::store::documents::history::Outcome;
 use crate::store::documents::history_worker::session_name;
 use crate::store::documents::lease_check::{LeasedDoc, holds_lease, lease_needed};
@@ -392,12 +393,17 @@ impl Run<'_> {
                 finish(self.queue, &self.docs[*at], settled)?;
             }
         }
+        let queued = self.order.iter().filter_map(|at| {
+            let queued = self.settled[*at].as_ref()?.queued.as_deref()?;
+            Some((&*self.docs[*at].subject, queued))
+        });
+        put_all_queued(self.queue, &queued.collect::<Vec<_>>());
         Ok(())
     }
 }
 
 /// What follows from a document that was settled: it is noted and counted, sessions that wait are woken,
-/// a failure is logged, and what was put on the document while it was leased is put now. Fails as `dead_letters::settle_failed` does.
+/// and a failure is logged. Fails as `dead_letters::settle_failed` does.
 fn finish(queue: &Queue, doc: &Settlement, settled: &Settled) -> Result<()> {
     let (event, version) = (settled.event, settled.version);
     if let Some(stays) = &settled.stays
@@ -426,9 +432,6 @@ fn finish(queue: &Queue, doc: &Settlement, settled: &Settled) -> Result<()> {
         let ref_id = doc.ref_id.as_deref();
         let attempt = settled.attempt;
         log_failure(queue, &doc.subject, message, doc.details, ref_id, attempt);
-    }
-    if let Some(queued) = &settled.queued {
-        put_queued(queue, &doc.subject, queued);
     }
     Ok(())
 }
@@ -464,7 +467,9 @@ pub(in crate::store) fn settle_run(
 /// the number settles it, and as [`settle_run`] does.
 pub fn settle_one(queue: &Queue, doc: &Settlement) -> Result<()> {
     let mut settled = [None];
-    settle_run(queue, slice::from_ref(doc), &[0], &mut settled)?;
+    holding_queued_key(queue, &doc.subject, || {
+        settle_run(queue, slice::from_ref(doc), &[0], &mut settled)
+    })?;
     match settled {
         [Some(_)] => Ok(()),
         [None] => Err(spi::connect(|spi| unsettled_error(spi, queue, doc))),
@@ -479,8 +484,12 @@ pub fn settle_alike(queue: &Queue, docs: &[Settlement]) -> Result<Vec<bool>> {
     let mut order = in_order(docs);
     order.dedup_by(|at, first| docs[*at].subject == docs[*first].subject);
     let mut settled = vec![None; docs.len()];
-    lock_keys(queue, || subjects_of(docs));
-    counter_log::together(|| settle_run(queue, docs, &order, &mut settled))?;
+    let settle = || settle_run(queue, docs, &order, &mut settled);
+    holding_keys(
+        queue,
+        || subjects_of(docs),
+        || counter_log::together(settle),
+    )?;
     let left = order.iter().filter(|at| settled[**at].is_none());
     let left = left.map(|at| &docs[*at]).filter(|doc| doc.lease.is_none());
     let left: Vec<&Settlement> = left.collect();
@@ -507,30 +516,4 @@ pub(in crate::store) fn in_order(docs: &[Settlement]) -> Vec<usize> {
 pub(in crate::store) fn subjects_of<'a>(docs: impl IntoIterator<Item = &'a Settlement<'a>>) -> Arg {
     let subjects = docs.into_iter().map(|doc| &*doc.subject);
     Arg::from(subjects.collect::<Vec<&str>>())
-}
-
-static LOG: Statement = Statement::new(
-    "insert into {logs} (subject, message, details, ref_id, attempt)
-     values ($1, $2, $3, $4, $5)",
-);
-
-/// Adds a line to the log. `attempt`: the number of the attempt that failed.
-pub fn log_failure(
-    queue: &Queue,
-    subject: &str,
-    message: &str,
-    details: Option<Jsonb>,
-    ref_id: Option<&str>,
-    attempt: Option<i32>,
-) {
-    let args = [
-        Arg::from(subject),
-        Arg::from(message),
-        Jsonb::arg(details),
-        Arg::from(ref_id),
-        Arg::from(attempt),
-    ];
-    spi::connect(|spi| {
-        queue.run(spi, &LOG, &args);
-    });
 }

@@ -14,12 +14,14 @@ use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time;
 use crate::pg::value::Arg;
+use crate::store::bounds::keys::holding_keys;
 use crate::store::documents::bookkeeping::{document_locked, documents_ready, subjects_settled};
-use crate::store::documents::doc_put::put_queued;
+use crate::store::documents::doc_put::put_all_queued;
 use crate::store::documents::doc_selection::{
     BulkRequest, Selected, Selection, group, group_returned, record_events, serialize_bulk_actions,
     sorted_subjects, total,
 };
+use crate::store::documents::error_log::log_failure;
 use crate::store::documents::history::{self, Outcome};
 use crate::store::documents::history_worker::By;
 use crate::store::queues::open_queue::Queue;
@@ -89,13 +91,17 @@ fn note_settled(queue: &Queue, selected: &[Selected], rows: &Rows) {
     subjects_settled(queue, settled.map(|doc| doc.subject.as_str()));
 }
 
+/// The subjects of those that are active, a `text[]`.
+fn active_subjects(selected: &[Selected]) -> Arg {
+    let active = selected.iter().filter(|doc| doc.status == Active);
+    Arg::from(active.map(|doc| doc.subject.as_str()).collect::<Vec<_>>())
+}
+
 /// Puts what was queued on active documents, which an action has just settled.
-fn put_all_queued(queue: &Queue, selected: &[Selected]) {
-    for doc in selected.iter().filter(|doc| doc.status == Active) {
-        if let Some(queued) = &doc.queued {
-            put_queued(queue, &doc.subject, queued);
-        }
-    }
+fn put_queued(queue: &Queue, selected: &[Selected]) {
+    let active = selected.iter().filter(|doc| doc.status == Active);
+    let queued = active.filter_map(|doc| Some((&*doc.subject, doc.queued.as_deref()?)));
+    put_all_queued(queue, &queued.collect::<Vec<_>>());
 }
 
 /// Locks the documents of a selection, at most as many as the request allows, and runs `action` on
@@ -136,16 +142,14 @@ pub fn retry(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         args: &[],
         other: None,
     };
-    let n = act(queue, request, &selection, |spi, selected| {
-        retry_selected(spi, queue, selected)
-    })?;
-    let limit = request.limit - n;
     spi::connect(|spi| {
         if request.dry_run {
+            let n = request.count(spi, queue, &selection, Some(request.limit))?;
+            let limit = request.limit - n;
             return Ok(n + restore::count(spi, queue, request, &selection.statuses, limit)?);
         }
-        let restored = restore::restore(spi, queue, request, &selection.statuses, limit)?;
-        Ok(n + retry_selected(spi, queue, &restored))
+        let selected = restore::restore_and_lock(spi, queue, request, &selection)?;
+        Ok(retry_selected(spi, queue, &selected))
     })
 }
 
@@ -177,7 +181,8 @@ pub fn kill(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         other: None,
     };
     act(queue, request, &selection, |spi, selected| {
-        kill_selected(spi, queue, selected, None, None)
+        let kill = || kill_selected(spi, queue, selected, None, None);
+        holding_keys(queue, || active_subjects(selected), kill)
     })
 }
 
@@ -202,7 +207,7 @@ fn kill_selected(
     let not_active = selected.iter().filter(|doc| doc.status != Active);
     let not_active: Vec<String> = not_active.map(|doc| doc.subject.clone()).collect();
     history::cancelled(spi, queue, &not_active);
-    put_all_queued(queue, selected);
+    put_queued(queue, selected);
     total(&groups)
 }
 
@@ -217,7 +222,8 @@ pub fn drop(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         other: None,
     };
     act(queue, request, &selection, |spi, selected| {
-        drop_selected(spi, queue, selected)
+        let drop = || drop_selected(spi, queue, selected);
+        holding_keys(queue, || active_subjects(selected), drop)
     })
 }
 
@@ -228,7 +234,7 @@ fn drop_selected(spi: &Spi, queue: &Queue, selected: &[Selected]) -> i32 {
     let groups = group_returned(selected, &removed);
     record_events(queue, &groups, |from| Some(Event::remove(from)));
     note_settled(queue, selected, &removed);
-    put_all_queued(queue, selected);
+    put_queued(queue, selected);
     total(&groups)
 }
 
@@ -271,7 +277,7 @@ pub fn settle_or_remove(queue: &Queue, doc: &Settlement) -> Result<()> {
     }
     if let Some(message) = &doc.message {
         let ref_id = doc.ref_id.as_deref();
-        doc_settle::log_failure(queue, &doc.subject, message, doc.details, ref_id, None);
+        log_failure(queue, &doc.subject, message, doc.details, ref_id, None);
     }
     Ok(())
 }

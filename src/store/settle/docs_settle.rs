@@ -5,7 +5,7 @@ use crate::domain::invalid::Invalid;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::{process, spi};
-use crate::store::bounds::keys::lock_keys;
+use crate::store::bounds::keys::holding_keys;
 use crate::store::counters::counter_log;
 use crate::store::documents::history::Outcome as HistoryOutcome;
 use crate::store::queues::open_queue::Queue;
@@ -112,10 +112,9 @@ pub fn settle(queue: &Queue, docs: &[Settlement], fails_on_lost: bool) -> Result
             return Err(Invalid::Settlement { at, reason }.into());
         }
     }
-    lock_keys(queue, || subjects_of(docs));
     let mut settled = vec![None; docs.len()];
     let mut outcomes = vec![Outcome::Settled; docs.len()];
-    counter_log::together(|| {
+    let settle = || {
         for run in order.chunk_by(|at, next| docs[*at].is_like(&docs[*next])) {
             process::check_for_interrupts();
             settle_run(queue, docs, run, &mut settled)?;
@@ -128,6 +127,11 @@ pub fn settle(queue: &Queue, docs: &[Settlement], fails_on_lost: bool) -> Result
             }
         }
         Ok(())
-    })?;
+    };
+    holding_keys(
+        queue,
+        || subjects_of(docs),
+        || counter_log::together(settle),
+    )?;
     Ok(outcomes)
 }

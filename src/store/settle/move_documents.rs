@@ -13,6 +13,7 @@ use crate::domain::document::InHistory;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::documents::Column;
+use crate::pg::session;
 use crate::pg::spi::Spi;
 use crate::pg::value::Arg;
 use crate::store::counters::counter_log;
@@ -245,17 +246,34 @@ const REMOVE_ENTRIES: &str = "delete from only {history} h
     using rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) as i (id, subject)
     where h.subject {=} i.subject and h.id {=} i.id";
 
+// Those of the entries of which the history has a newer one. Index: (subject, id).
+const LIST_OLDER: &str = "select i.id
+    from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) as i (id, subject)
+    where exists (
+        select from only {history} h
+        where h.subject {=} i.subject and h.id {>} i.id)";
+
+/// Documents that were entries of the history.
+#[derive(Default)]
+pub(in crate::store) struct Restored {
+    /// As they are now.
+    pub docs: Vec<Selected>,
+    /// Of some entries there was a newer one by now. They are entries still.
+    pub was_older: bool,
+}
+
 /// Makes documents of entries of the history that the caller has locked, except those whose subject is in
-/// use, and returns them, as they are now. Counting them is for the caller.
+/// use, or of which there is a newer entry. Counting them is for the caller.
 ///
-/// Fails with `Error::NoNumbers`, and with `Error::NotRemoved`.
+/// Fails with `Error::NoNumbers`, with `Error::NotRemoved`, and with `Error::OlderHistory` if the snapshot
+/// of the transaction is too old to see a newer entry.
 pub(in crate::store) fn from_history(
     spi: &Spi,
     queue: &Queue,
     entries: &[Entry],
-) -> Result<Vec<Selected>> {
+) -> Result<Restored> {
     if entries.is_empty() {
-        return Ok(Vec::new());
+        return Ok(Restored::default());
     }
     let numbers = doc_selection::next_numbers(queue, entries.len())?;
     let ids: Vec<i64> = entries.iter().map(|entry| entry.id).collect();
@@ -281,15 +299,51 @@ pub(in crate::store) fn from_history(
             ids.push(entry.id);
         }
     }
+    let was_older = take_older_back(spi, queue, &mut restored, &mut ids)?;
     let subjects: Vec<&str> = restored.iter().map(|doc| &*doc.subject).collect();
     let args = [Arg::from(ids), Arg::from(subjects)];
     let removed = queue.once(spi, REMOVE_ENTRIES, &args).affected();
     let removed = usize::try_from(removed).unwrap_or(0);
     if removed == restored.len() {
-        return Ok(restored);
+        let docs = restored;
+        return Ok(Restored { docs, was_older });
     }
     Err(Error::NotRemoved {
         queue: queue.name.to_string(),
         n: restored.len().saturating_sub(removed),
     })
+}
+
+/// Removes documents again of whose entries there is a newer one: somebody has put and settled a document
+/// of that subject after the look at the history, and before this transaction has added it. Now nobody else
+/// can. Returns whether there were any.
+fn take_older_back(
+    spi: &Spi,
+    queue: &Queue,
+    restored: &mut Vec<Selected>,
+    ids: &mut Vec<i64>,
+) -> Result<bool> {
+    let subjects: Vec<&str> = restored.iter().map(|doc| &*doc.subject).collect();
+    let args = [Arg::from(ids.clone()), Arg::from(subjects)];
+    let rows = spi.once_latest(&render(LIST_OLDER, &queue.name), &args);
+    let older: HashSet<i64> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
+    if older.is_empty() {
+        return Ok(false);
+    }
+    if session::keeps_snapshot() {
+        return Err(Error::OlderHistory(queue.name.to_string()));
+    }
+    let is_older: Vec<bool> = ids.iter().map(|id| older.contains(id)).collect();
+    let mut taken_back = Vec::new();
+    let mut flags = is_older.iter();
+    restored.retain(|doc| {
+        let is_older = flags.next() == Some(&true);
+        if is_older {
+            taken_back.push(doc.subject.clone());
+        }
+        !is_older
+    });
+    ids.retain(|id| !older.contains(id));
+    doc_selection::remove_documents(spi, queue, taken_back)?;
+    Ok(true)
 }

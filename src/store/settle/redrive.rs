@@ -232,9 +232,7 @@ fn revive_killed(queue: &Queue, request: &BulkRequest) -> Result<i32> {
             let n = request.count(spi, queue, &selection, Some(request.limit))?;
             return Ok(n + restore::count(spi, queue, request, statuses, request.limit - n)?);
         }
-        let mut selected = request.lock(spi, queue, &selection, request.limit)?;
-        let limit = request.limit - i32::try_from(selected.len()).unwrap_or(i32::MAX);
-        selected.extend(restore::restore(spi, queue, request, statuses, limit)?);
+        let selected = restore::restore_and_lock(spi, queue, request, &selection)?;
         if selected.is_empty() {
             return Ok(0);
         }

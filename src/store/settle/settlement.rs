@@ -28,6 +28,8 @@ pub struct Settlement<'a> {
     pub ref_id: Option<Cow<'a, str>>,
     /// Documents that are put if this document was settled: a JSON array.
     pub then: Option<Jsonb>,
+    /// Its position in the list of the caller, from 0, for messages.
+    pub position: usize,
 }
 
 impl Settlement<'_> {
@@ -44,6 +46,7 @@ impl Settlement<'_> {
             details: None,
             ref_id: None,
             then: None,
+            position: 0,
         }
     }
 

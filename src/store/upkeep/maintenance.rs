@@ -13,12 +13,12 @@ use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
 use crate::pg::{relation, subtransaction, time};
 use crate::ready::key::DueKey;
-use crate::store::bounds::keys::as_maintenance;
+use crate::store::bounds::keys::{as_maintenance, release_reserved};
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{documents_ready, leases_taken, rows_settled};
-use crate::store::documents::doc_put::put_queued;
+use crate::store::documents::doc_put::put_all_queued;
 use crate::store::documents::history;
-use crate::store::documents::queued::queued_of;
+use crate::store::documents::queued::all_queued;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::policy::Keep;
 use crate::store::queues::statement::Statement;
@@ -191,7 +191,7 @@ pub fn mark_dead(queue: &Queue, limit: i32) -> Result<i32> {
         leases_taken(queue, &rows, 3);
         let killed: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
         settle_killed(queue, &killed)?;
-        put_all_queued(queue, &rows);
+        put_queued(queue, &all_queued(&rows, 1, 2));
         Ok(rows.affected())
     })
 }
@@ -202,16 +202,11 @@ fn settle_killed(queue: &Queue, subjects: &[String]) -> Result<()> {
     dead_letters::settle_failed(queue, subjects, Event::Dead, Event::DeadRemoved, by)
 }
 
-/// Puts what was queued on the documents that a statement has just taken from their workers. Its first
-/// columns are the subject and `queued`.
-fn put_all_queued(queue: &Queue, rows: &Rows) {
-    for row in 0..rows.len() {
-        if let Some(queued) = queued_of(rows, row, 2)
-            && let Some(subject) = rows.get::<String>(row, 1)
-        {
-            put_queued(queue, &subject, &queued);
-        }
-    }
+/// Puts what was queued on documents that a statement of maintenance has just taken from their workers. It
+/// has locked the keys.
+pub fn put_queued(queue: &Queue, docs: &[(String, String)]) {
+    put_all_queued(queue, docs);
+    release_reserved(queue);
 }
 
 /// Makes up to `limit` documents pending again whose lease expired before their last attempt.
@@ -277,7 +272,7 @@ fn expire_from(queue: &Queue, args: &[Arg]) -> Result<Expired> {
         let returned = rows.affected() - killed;
         settle_killed(queue, &subjects)?;
         counter_log::record_event(queue, 0, returned, Event::Orphan);
-        put_all_queued(queue, &rows);
+        put_queued(queue, &all_queued(&rows, 1, 2));
         Ok(Expired {
             returned,
             killed,
@@ -494,7 +489,7 @@ fn run(
             leases_taken(queue, &rows, 3);
         }
         counter_log::record_event(queue, 0, n, event);
-        put_all_queued(queue, &rows);
+        put_queued(queue, &all_queued(&rows, 1, 2));
         n
     })
 }

@@ -16,21 +16,22 @@ use crate::pg::{planner, subtransaction, time};
 use crate::ready::key::PickKey;
 use crate::settings::Binding;
 use crate::signals::wakeups;
+use crate::store::bounds::keys::as_maintenance;
 use crate::store::counters::counter_log;
 use crate::store::counters::counter_segments;
 use crate::store::counters::counter_segments::SEGMENTS;
 use crate::store::documents::bookkeeping::{
     documents_ready, leases_taken, note_entry, note_waiting_again,
 };
-use crate::store::documents::doc_put::put_queued;
 use crate::store::documents::leases;
-use crate::store::documents::queued::queued_of;
+use crate::store::documents::queued::all_queued;
 use crate::store::documents::stop_requests;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::plans;
 use crate::store::queues::queue;
 use crate::store::queues::rights::{self, Right};
 use crate::store::queues::statement::{self, Statement, render};
+use crate::store::upkeep::maintenance::put_queued;
 
 const LIST_QUEUES_OF: &str = "select distinct q.name::pg_catalog.text
     from fetchq.worker_sessions w
@@ -91,14 +92,19 @@ const LIST_SESSIONS_OF: &str = "select w.id from fetchq.worker_sessions w
 pub fn release(queue: &Queue, worker: &str) -> i32 {
     let args = [Arg::from(worker), Arg::from(queue.id)];
     let sessions = spi::connect(|spi| ids(&spi.once(LIST_SESSIONS_OF, &args)));
-    release_leases(queue, &sessions)
+    release_leases(queue, &sessions, true)
 }
 
-/// Returns the documents of a queue that sessions have leased, as if they had not been picked.
+/// Returns the documents of a queue that sessions have leased, as if they had not been picked. `waits`:
+/// for those who have locked keys of them; otherwise these documents stay as they are.
 /// Returns how many.
-fn release_leases(queue: &Queue, sessions: &[i64]) -> i32 {
+fn release_leases(queue: &Queue, sessions: &[i64], waits: bool) -> i32 {
     spi::connect(|spi| {
-        let rows = queue.once(spi, RELEASE, &[Arg::from(sessions.to_vec())]);
+        let release = || queue.once(spi, RELEASE, &[Arg::from(sessions.to_vec())]);
+        let rows = match waits {
+            true => release(),
+            false => as_maintenance(release),
+        };
         let mut versions: BTreeMap<i32, i32> = BTreeMap::new();
         for row in 0..rows.len() {
             let doc = released_doc(&rows, row);
@@ -116,12 +122,7 @@ fn release_leases(queue: &Queue, sessions: &[i64]) -> i32 {
         wakeups::leases_taken(queue.table.to_u32(), n.unsigned_abs());
         leases_taken(queue, &rows, 8);
         counter_log::record_event(queue, 0, n, Event::ReturnPending);
-        for row in 0..rows.len() {
-            if let Some(queued) = queued_of(&rows, row, 6) {
-                let subject: String = rows.get(row, 7).unwrap_or_default();
-                put_queued(queue, &subject, &queued);
-            }
-        }
+        put_queued(queue, &all_queued(&rows, 7, 6));
         n
     })
 }
@@ -334,7 +335,7 @@ pub fn apply_bindings(queue: &Queue, bound: &BoundSessions) -> i32 {
         n += expired;
     }
     if !bound.over.is_empty() {
-        let released = release_leases(queue, &bound.over);
+        let released = release_leases(queue, &bound.over, false);
         has_stale |= released == 0;
         n += released;
     }

@@ -49,6 +49,7 @@ mod prepared;
 mod put;
 mod put_events;
 mod put_options;
+mod queued_keys;
 mod readme;
 mod roles;
 mod schedules;

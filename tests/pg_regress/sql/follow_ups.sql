@@ -66,6 +66,25 @@ select subject from fetchq.docs_next('fu', jsonb_build_array(fu('a', '{"action":
 select * from fu_counted();
 select fetchq.queue_configure('fu', '{"ordered": false}') is not null;
 
+-- What follows into a queue whose document of the same subject is settled by the same call comes after that,
+-- whichever queue is the first.
+create function fu_any(first text, second text, mode text) returns setof text language plpgsql as $$
+declare
+    list jsonb;
+begin
+    perform fetchq.queue_truncate(q, true) from unnest('{fu,fu_mail}'::text[]) q;
+    perform fetchq.doc_put(q, 'order', '{"old": 1}') from unnest('{fu,fu_mail}'::text[]) q;
+    select jsonb_agg(jsonb_build_object('queue', queue, 'subject', subject, 'lease', lease, 'action', 'complete')
+        || case queue when first then jsonb_build_object('then', jsonb_build_array(jsonb_build_object('queue', second, 'subject', 'order', 'payload', '{"new": 1}'::jsonb, 'mode', mode))) else '{}' end)
+        into list from fetchq.doc_lease_any('{fu,fu_mail}', 2);
+    return query select format('leased %s %s', queue, payload) from fetchq.docs_next_any('{fu,fu_mail}', list, 5);
+    return query select * from fu_counted();
+end $$;
+select first, mode, fu_any(first, second, mode) from (values (1, 'fu', 'fu_mail'), (2, 'fu_mail', 'fu')) q (n, first, second), unnest('{ignore,merge,replace}'::text[]) mode order by n, mode;
+-- The message says which settlement of the call it is.
+select fu_lease();
+select test.error($$select * from fetchq.docs_next_any('{fu,fu_mail}', jsonb_build_array(fu('a', '{"queue": "fu", "action": "complete"}'), jsonb_build_object('queue', 'fu_mail', 'subject', 'x', 'lease', 1, 'action', 'complete', 'then', '[{"subject": ""}]'::jsonb)))$$);
+
 -- What is wrong with one of them fails the call, and nothing is settled: also where its document is lost.
 select fu_lease();
 create table fu_bad (n serial, bad jsonb);
@@ -97,4 +116,4 @@ select (fetchq.queue_drop(q)).was_dropped from unnest('{fu,fu_mail,fu_secret}'::
 drop table fu_held, fu_bad;
 drop owned by fu_worker;
 drop role fu_worker;
-drop function fu_docs(), fu_lease(), fu(text, jsonb, boolean), fu_counted();
+drop function fu_docs(), fu_lease(), fu(text, jsonb, boolean), fu_counted(), fu_any(text, text, text);
