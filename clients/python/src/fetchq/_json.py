@@ -17,7 +17,9 @@ def clean_text(text: str) -> str:
     """A text without what PostgreSQL refuses."""
     if "\0" in text:
         text = text.replace("\0", "")
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def clean(value: Any) -> Any:

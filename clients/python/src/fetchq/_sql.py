@@ -69,7 +69,7 @@ _GET = (
 _CANCEL = f"select c.was_cancelled, c.status from fetchq.doc_cancel({_text('queue')}, {_text('subject')}) c"
 _AWAIT = f"call fetchq.doc_await({_text('queue')}, {_text('subject')}, {_interval('timeout')})"
 _INFO = "select i.extension_version, i.is_preloaded from fetchq.info() i"
-_SETTINGS = f"select cast(fetchq.queue_settings({_text('queue')}) as text)"
+_HAS_RIGHT = f"select fetchq.queue_has_right({_text('queue')}, 'worker')"
 _CREATE = f"select c.was_created from fetchq.queue_create({_text('queue')}, {_json('settings')}) c"
 _CONFIGURE = f"select cast(fetchq.queue_configure({_text('queue')}, {_json('settings')}) as text)"
 _SCHEDULES = f"select s.name, s.action from fetchq.schedules_sync({_text('owner')}, {_json('schedules')}) s"
@@ -111,8 +111,8 @@ def info() -> Query:
     return Query(_INFO, {})
 
 
-def settings(queue: str) -> Query:
-    return Query(_SETTINGS, {"queue": queue})
+def has_right(queue: str) -> Query:
+    return Query(_HAS_RIGHT, {"queue": queue})
 
 
 def create(queue: str, settings: str) -> Query:

@@ -1,0 +1,359 @@
+"""The worker with threads."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal as signals
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any
+
+import psycopg
+from typing_extensions import Self
+
+from . import _sql
+from ._connect import Lender, Row, Source, connect, run, usable
+from ._handling import Heart, Notices, Prepared, as_outcome, check, check_pool, make_settings
+from .app import App
+from .context import Context, logger, monotonic
+from .engine import Call, Engine, Group, Job, Topic
+from .errors import Aborted, ConfigError
+from .outcomes import Outcome, settlement
+from .plugins import Plugin
+
+
+class Worker:
+    """Works on the tasks of an app, each handler in a thread.
+
+    It needs connections of its own beside those of the pool: one that waits, one for the heartbeat, and as many as
+    ``calls``. It opens them with the parameters of the pool. The pool itself serves transactional handlers.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        source: Source | None = None,
+        *,
+        name: str | None = None,
+        queues: Iterable[str] | None = None,
+        plugins: Iterable[Plugin] = (),
+        calls: int = 2,
+        **options: Any,
+    ) -> None:
+        """``source`` is where connections come from, by default that of the app. ``name`` is what the worker is
+        called in the database; a name that is given may be shared by processes. ``queues`` are those to work on, by
+        default all of the app. The options are those of :class:`~fetchq.engine.Settings`: ``concurrency``,
+        ``grace`` and others."""
+        wanted = None if queues is None else set(queues)
+        tasks = [task for task in app.tasks if wanted is None or task.queue in wanted]
+        self.app = app
+        self.source: Source = app.lender.source if source is None else source
+        self.plugins = [*app.plugins, *plugins]
+        self.engine = Engine(tasks, make_settings(name, options), self.plugins, self._signal)
+        self.name = self.engine.worker
+        check_pool(self.source, self.engine, [task for task in tasks if task.transaction is True])
+        self._lender = Lender(self.source)
+        self._turns: dict[Topic, threading.Condition] = {
+            topic: threading.Condition(self.engine.lock) for topic in ("call", "wait", "tick")
+        }
+        self._heart = Heart(self.engine, lambda: connect(self.source))
+        self._calls = calls
+        self._todo: SimpleQueue[Job | None] = SimpleQueue()
+        self._handlers = 0
+        self._threads: list[threading.Thread] = []
+        self._waiting: dict[int, psycopg.Connection[Any]] = {}
+        self._started = False
+        self._ended = threading.Event()
+
+    # ------------------------------------------------------------------------------------- for the application
+
+    def start(self) -> Self:
+        """Checks the server, and starts to work. Returns at once."""
+        if self._started:
+            raise ConfigError("a worker is started once: make another one")
+        self._started = True
+        first = connect(self.source)
+        try:
+            check(first, self.engine)
+            self._heart.conn = connect(self.source)
+        except BaseException:
+            first.close()
+            raise
+        self._heart.start()
+        self._spawn("clock", self._clock)
+        for number in range(self._calls):
+            self._spawn(f"call-{number}", lambda conn=first if number == 0 else None: self._caller(conn))
+        for group in self.engine.groups:
+            self._spawn(f"wait-{group.version}", lambda group=group: self._waiter(group))
+        return self
+
+    def stop(self, grace: float | None = None) -> None:
+        """Leases no more documents. Handlers have ``grace`` seconds to finish; then they are told to stop, and
+        their documents go back without counting the attempt. Returns at once: see :meth:`join`."""
+        self.engine.ask_stop(grace)
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Waits until the worker has stopped. Raises the error that has ended it, if it was one."""
+        ended = self._ended.wait(timeout)
+        if ended and self.engine.fatal is not None:
+            raise self.engine.fatal
+        return ended
+
+    def run(self, *, signals: bool = False) -> None:
+        """Works until the worker is stopped. With ``signals``, SIGTERM and SIGINT stop it, and a second one ends
+        the process at once."""
+        with self._handling() if signals else contextlib.nullcontext():
+            self.start()
+            self.join()
+
+    def health(self) -> dict[str, Any]:
+        """For probes: ``ok``, whether the database answers, whether the loops turn, the age of the heartbeat."""
+        health = self.engine.health(monotonic())
+        health["loops"] = health["loops"] and self._started and all(t.is_alive() for t in self._threads)
+        health["ok"] = health["ok"] and health["loops"]
+        return health
+
+    def metrics(self) -> dict[str, Any]:
+        """Sums since the start: settled by outcome, lost, stuck, handled, seconds of handlers, calls."""
+        return self.engine.metrics()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self.join()
+
+    @contextlib.contextmanager
+    def _handling(self) -> Iterator[None]:
+        def handle(number: int, _: FrameType | None) -> None:
+            if self.engine.stopping:
+                logger.warning("the process ends at once: a second signal")
+                os._exit(128 + number)
+            logger.info("the worker stops: signal %d", number)
+            # In a thread: the signal may have interrupted code of this thread that has the lock.
+            threading.Thread(target=self.stop, daemon=True).start()
+
+        before = {number: signals.signal(number, handle) for number in (signals.SIGTERM, signals.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signals.signal(number, handler)
+
+    # ----------------------------------------------------------------------------------------------- threads
+
+    def _spawn(self, name: str, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, name=f"fetchq-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _signal(self, topic: Topic) -> None:
+        if topic == "beat":
+            self._heart.wake()
+        else:
+            with self._turns[topic]:
+                self._turns[topic].notify_all()
+
+    def _caller(self, conn: psycopg.Connection[Any] | None) -> None:
+        """Makes the calls that settle and lease."""
+        engine, turn = self.engine, self._turns["call"]
+        notices: Notices | None = None if conn is None else Notices(conn)
+        while True:
+            with turn:
+                while (call := engine.take_call(now := monotonic())) is None and not engine.finished:
+                    due = engine.next_call(now) - now
+                    turn.wait(None if due == math.inf else max(0.0, due))
+            if call is None:
+                break
+            try:
+                if conn is None or not usable(conn):
+                    conn = connect(self.source)
+                    notices = Notices(conn)
+                call.sent = monotonic()
+                rows = run(conn, call.query)
+            except Exception as error:  # The engine knows what it means.
+                engine.failed(call, error, monotonic(), pid=_pid(conn))
+                continue
+            if notices is not None and notices.texts:
+                notices.report(engine, call.lane.queue)
+            self._start(engine.answered(call, rows, monotonic()))
+        if conn is not None:
+            conn.close()
+
+    def _start(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            self._todo.put(job)
+        if jobs:
+            with self.engine.lock:
+                missing = self.engine.jobs + self.engine.freed - self._handlers
+                self._handlers += max(0, missing)
+            for _ in range(missing):
+                threading.Thread(target=self._handler, name="fetchq-handler", daemon=True).start()
+
+    def _waiter(self, group: Group) -> None:
+        """Waits for documents, for a request to stop, and for leases that are lost."""
+        engine, turn = self.engine, self._turns["wait"]
+        conn: psycopg.Connection[Any] | None = None
+        while True:
+            with turn:
+                while isinstance(call := engine.take_wait(group, now := monotonic()), float):
+                    if engine.finished:
+                        break
+                    turn.wait(None if call == math.inf else max(0.0, call - now))
+            if isinstance(call, float):
+                break
+            try:
+                if conn is None or not usable(conn):
+                    conn = self._waiting[group.version] = connect(self.source)
+                rows = run(conn, call.query)
+            except Exception as error:  # The engine knows what it means.
+                pause = engine.wait_failed(group, error, monotonic())
+                with turn:
+                    turn.wait_for(lambda: engine.finished, pause)
+            else:
+                engine.waited(group, rows[0], monotonic())
+        if conn is not None:
+            conn.close()
+
+    def _clock(self) -> None:
+        """Looks at deadlines, and interrupts waits that have become outdated."""
+        engine, turn = self.engine, self._turns["tick"]
+        while True:
+            with turn:
+                due, outdated = engine.tick(monotonic())
+                if engine.finished:
+                    break
+                if not outdated:
+                    turn.wait(max(0.0, due - monotonic()))
+            for group in outdated:
+                self._interrupt(group)
+        for group in engine.groups:
+            self._interrupt(group)
+        self._end()
+
+    def _interrupt(self, group: Group) -> None:
+        conn = self._waiting.get(group.version)
+        if conn is None or group.call is None:
+            return
+        try:
+            if hasattr(conn, "cancel_safe"):
+                conn.cancel_safe(timeout=5)
+            else:
+                conn.cancel()
+        except Exception:  # Behind a pooler without a free connection. It gives that of a client that goes.
+            with contextlib.suppress(Exception):
+                os.close(os.dup(conn.fileno()))
+                conn.pgconn.finish()
+
+    def _end(self) -> None:
+        for _ in range(self._handlers):
+            self._todo.put(None)
+        me = threading.current_thread()
+        for thread in self._threads:
+            if thread is not me:
+                thread.join(10)
+        self._heart.close()
+        self._heart.join(5)
+        self._lender.close()
+        self._ended.set()
+
+    # ---------------------------------------------------------------------------------------------- handlers
+
+    def _handler(self) -> None:
+        while (job := self._todo.get()) is not None:
+            try:
+                self._work(job)
+            except BaseException as error:  # A defect here must not cost a slot.
+                logger.exception("a handler thread failed")
+                self.engine.ended(job, [error] * len(job.runs), monotonic())
+
+    def _work(self, job: Job) -> None:
+        if not self.engine.begin(job, monotonic()):
+            return
+        prepared = Prepared(self.engine, job, Context)
+        if prepared.is_empty:
+            self.engine.ended(job, prepared.outcomes(None), monotonic())
+        elif job.task.transaction:
+            self._work_in_transaction(job, prepared)
+        else:
+            self.engine.ended(job, prepared.outcomes(self._call(prepared)), monotonic())
+
+    def _call(self, prepared: Prepared) -> Any:
+        """Calls a handler with its middleware; gives what it has returned or raised."""
+        try:
+            with contextlib.ExitStack() as stack:
+                for ctx in prepared.contexts:
+                    ctx._run.context = ctx
+                    for plugin in self.plugins:
+                        stack.enter_context(plugin.handle(ctx))  # type: ignore[arg-type]
+                try:
+                    return prepared.task.function(*prepared.arguments)
+                except Outcome as outcome:
+                    return outcome
+        except BaseException as error:  # SystemExit, too, ends a handler only.
+            return error
+
+    def _work_in_transaction(self, job: Job, prepared: Prepared) -> None:
+        engine, task, ctx = self.engine, job.task, prepared.contexts[0]
+        run_ = job.runs[0]
+        reruns = 0
+        while True:
+            phase: Any = "handler"
+            conn: Any = None
+            ctx.follow_ups = []
+            try:
+                with self._transaction(task.transaction) as conn:
+                    ctx.conn = conn
+                    given = as_outcome(self._call(prepared))
+                    if not isinstance(given, Outcome):
+                        raise given
+                    phase = "settle"
+                    body = settlement(run_.subject, run_.lease, given, ctx.follow_ups)
+                    run(conn, _sql.settle(run_.queue, f"[{body}]", "error"))
+                    phase = "commit"
+                engine.committed(job, given, monotonic())
+                return
+            except BaseException as error:
+                next_ = engine.after_rollback(job, error, phase, conn is None or not _usable(conn), reruns)
+                if isinstance(next_, BaseException):
+                    engine.ended(job, [next_], monotonic())
+                    return
+                if next_ == "drop" or (next_ == "confirm" and not self._is_ours(run_)):
+                    engine.dropped(job, monotonic(), None if next_ == "confirm" else str(error))
+                    return
+            reruns += 1
+
+    @contextlib.contextmanager
+    def _transaction(self, given: Any) -> Iterator[Any]:
+        with self._lender.lend() if given is True else given() as conn:
+            yield conn
+
+    def _is_ours(self, one: Any) -> bool:
+        """Asks the server whether a document is still leased: after a commit without an answer, it is not."""
+        answered, problems = threading.Event(), list[BaseException]()
+
+        def done(problem: BaseException | None) -> None:
+            problems.extend([problem] if problem else [])
+            answered.set()
+
+        self.engine.confirm(one, done)
+        answered.wait()
+        return not problems
+
+
+def _usable(conn: Any) -> bool:
+    return usable(conn) if isinstance(conn, psycopg.Connection) else True
+
+
+def _pid(conn: psycopg.Connection[Any] | None) -> int:
+    with contextlib.suppress(Exception):
+        return conn.info.backend_pid if conn is not None else 0
+    return 0
+
+
+__all__ = ["Aborted", "Row", "Worker"]
