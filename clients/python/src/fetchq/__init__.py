@@ -9,6 +9,7 @@
 ``Worker(app, pool).run()`` works on them.
 """
 
+from .aio import AsyncWorker
 from .app import App, AsyncApp
 from .context import AsyncContext, Context
 from .errors import Aborted, ConfigError, FetchqError, InvalidPayload, InvalidResult
@@ -37,6 +38,7 @@ __all__ = [
     "AsyncApp",
     "AsyncContext",
     "AsyncTask",
+    "AsyncWorker",
     "Batch",
     "Complete",
     "ConfigError",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
-import re
 import secrets
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 import psycopg
@@ -18,10 +19,11 @@ from . import _sql
 from ._connect import Row, largest, run
 from ._json import loads
 from .app import check_info, missing_extension
-from .context import BaseContext, monotonic
+from .context import BaseContext, Context, monotonic
 from .engine import Engine, Job, Run, Settings
 from .errors import ConfigError, FetchqError, InvalidResult, sqlstate
 from .outcomes import Complete, Outcome, describe
+from .plugins import Plugin
 from .tasks import Batch, TaskBase
 
 logger = logging.getLogger("fetchq")
@@ -44,8 +46,11 @@ class Prepared:
         bad: dict[int, BaseException] = {}
         for one in job.runs:
             try:
-                payloads.append(job.task.decode(loads(one.payload) if one.payload else None, one.lane.version))
-                self.contexts.append(make(engine, one, job.task))
+                payloads.append(
+                    job.task.decode(loads(one.payload) if one.payload else None, one.lane.version)
+                )
+                one.context = make(engine, one, job.task)
+                self.contexts.append(one.context)
             except Exception as error:  # An upcast of the application may raise anything.
                 bad[id(one)] = error
         self.failures = bad
@@ -55,6 +60,11 @@ class Prepared:
             self.arguments: tuple[Any, ...] = (batch, self.contexts) if job.task.takes_context else (batch,)
         elif payloads:
             self.arguments = (payloads[0], self.contexts[0]) if job.task.takes_context else (payloads[0],)
+
+    def note(self, result: Any) -> None:
+        """Tells the contexts what the handler has returned, for the middleware."""
+        if not self.task.batch:
+            self.contexts[0].outcome = as_outcome(result)
 
     def outcomes(self, result: Any) -> list[Outcome | BaseException | None]:
         """The outcome of each document of the job, in its order, from what the handler has returned."""
@@ -66,7 +76,9 @@ class Prepared:
             elif isinstance(given, (list, tuple)) and len(given) == len(self.contexts):  # pyright: ignore
                 results = list(given)  # pyright: ignore
             else:
-                wrong = InvalidResult(f"{self.task} must return a list with an outcome for each document, or nothing")
+                wrong = InvalidResult(
+                    f"{self.task} must return a list with an outcome for each document, or nothing"
+                )
                 results = [wrong] * len(self.contexts)
         good = iter(results)
         return [
@@ -101,7 +113,9 @@ def check(conn: psycopg.Connection[Any], engine: Engine) -> None:
                 )
     except psycopg.Error as error:
         if sqlstate(error) == "42704":
-            raise ConfigError(f"{describe(error).splitlines()[0]}: run app.sync() to create the queues") from error
+            raise ConfigError(
+                f"{describe(error).splitlines()[0]}: run app.sync() to create the queues"
+            ) from error
         raise missing_extension(error) or error from error
     if not preloaded:
         engine.poll_from_now_on("the library fetchq is not in shared_preload_libraries")
@@ -109,7 +123,9 @@ def check(conn: psycopg.Connection[Any], engine: Engine) -> None:
 
 def check_pool(source: Any, engine: Engine, tasks: Sequence[TaskBase[Any]]) -> None:
     """Refuses a pool that is smaller than the number of transactional handlers that run at once."""
-    wanted = sum(min(t.concurrency or engine.settings.concurrency, engine.settings.concurrency) for t in tasks)
+    wanted = sum(
+        min(t.concurrency or engine.settings.concurrency, engine.settings.concurrency) for t in tasks
+    )
     wanted = min(wanted, engine.settings.concurrency)
     size = largest(source)
     if size is not None and size < max(wanted, 1):
@@ -117,9 +133,6 @@ def check_pool(source: Any, engine: Engine, tasks: Sequence[TaskBase[Any]]) -> N
             f"the pool has at most {size} connections, and {wanted} transactional handlers may run at once: give it "
             f"max_size={wanted} or more, or the tasks or the worker a smaller concurrency"
         )
-
-
-_NAMED = re.compile(r'"([^"]+)"')
 
 
 class Notices:
@@ -166,7 +179,11 @@ class Heart(threading.Thread):
                     rows: list[Row] = run(self.conn, beat.query)
                 except Exception as error:  # Whatever it is: the next beat comes.
                     pause = self.engine.beat_failed(beat, error, monotonic())
-                    if not isinstance(error, FetchqError) and self.conn is not None and sqlstate(error) is None:
+                    if (
+                        not isinstance(error, FetchqError)
+                        and self.conn is not None
+                        and sqlstate(error) is None
+                    ):
                         self.conn.close()
                     with self.turn:
                         self.turn.wait_for(lambda: self.closing, pause)
@@ -183,6 +200,70 @@ class Heart(threading.Thread):
         with self.turn:
             self.closing = True
             self.turn.notify_all()
+
+
+class Threads:
+    """Daemon threads that run jobs: as many as there are jobs at once. Those of ``concurrent.futures`` are waited
+    for when the interpreter ends, so a handler that hangs would keep the process."""
+
+    def __init__(self, engine: Engine, work: Callable[[Job], None]) -> None:
+        self._engine = engine
+        self._work = work
+        self._todo: SimpleQueue[Job | None] = SimpleQueue()
+        self._count = 0
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._todo.put(job)
+        with self._engine.lock:
+            missing = self._engine.jobs + self._engine.freed - self._count
+            self._count += max(0, missing)
+        for _ in range(missing):
+            threading.Thread(target=self._run, name="fetchq-handler", daemon=True).start()
+
+    def close(self) -> None:
+        for _ in range(self._count):
+            self._todo.put(None)
+
+    def _run(self) -> None:
+        while (job := self._todo.get()) is not None:
+            try:
+                self._work(job)
+            except BaseException as error:  # A defect here must not cost a slot.
+                logger.exception("a handler thread failed")
+                self._engine.ended(job, [error] * len(job.runs), monotonic())
+
+
+def work_in_thread(engine: Engine, plugins: Sequence[Plugin], job: Job) -> None:
+    """Runs a plain handler in this thread."""
+    if not engine.begin(job, monotonic()):
+        return
+    prepared = Prepared(engine, job, Context)
+    result = None if prepared.is_empty else call(prepared, plugins)
+    engine.ended(job, prepared.outcomes(result), monotonic())
+
+
+def call(prepared: Prepared, plugins: Sequence[Plugin]) -> Any:
+    """Calls a handler with its middleware; gives what it has returned or raised."""
+    try:
+        with contextlib.ExitStack() as stack:
+            for ctx in prepared.contexts:
+                for plugin in plugins:
+                    stack.enter_context(plugin.handle(ctx))  # type: ignore[arg-type]
+            try:
+                result = prepared.task.function(*prepared.arguments)
+            except Outcome as outcome:
+                result = outcome
+            prepared.note(result)
+            return result
+    except BaseException as error:  # SystemExit, too, ends a handler only.
+        return error
+
+
+def hang_up(conn: Any) -> None:
+    """Ends a connection that another thread or task waits on: what it waits for fails."""
+    with contextlib.suppress(Exception), socket.socket(fileno=os.dup(conn.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
 
 
 def make_settings(name: str | None, options: dict[str, Any]) -> Settings:

@@ -63,8 +63,7 @@ def _interval(name: str) -> str:
 
 _PUT = f"select p.subject, p.action from fetchq.doc_put_many({_text('queue')}, {_json('docs')}) p"
 _GET = (
-    "select cast(pg_catalog.to_jsonb(d) as text)"
-    f" from fetchq.doc_get({_text('queue')}, {_text('subject')}) d"
+    f"select cast(pg_catalog.to_jsonb(d) as text) from fetchq.doc_get({_text('queue')}, {_text('subject')}) d"
 )
 _CANCEL = f"select c.was_cancelled, c.status from fetchq.doc_cancel({_text('queue')}, {_text('subject')}) c"
 _AWAIT = f"call fetchq.doc_await({_text('queue')}, {_text('subject')}, {_interval('timeout')})"
@@ -127,9 +126,7 @@ def schedules(owner: str, schedules: str) -> Query:
     return Query(_SCHEDULES, {"owner": owner, "schedules": schedules})
 
 
-def next_(
-    queue: str, settlements: str, max_docs: int, lease: str | None, version: int, worker: str
-) -> Query:
+def next_(queue: str, settlements: str, max_docs: int, lease: str | None, version: int, worker: str) -> Query:
     values = {"queue": queue, "settlements": settlements, "max_docs": max_docs}
     return Query(_NEXT, {**values, "lease": lease, "version": version, "worker": worker})
 

@@ -123,7 +123,9 @@ class _Base(Generic[T, S]):
         timeout = options.pop("timeout", None)
         task = self._task(app=self, function=function, queue=queue, timeout=_seconds(timeout), **options)
         if any((t.queue, t.name, t.version) == (queue, task.name, task.version) for t in self.tasks):
-            raise ConfigError(f"{task} with version {task.version} is declared twice: give one of them a name")
+            raise ConfigError(
+                f"{task} with version {task.version} is declared twice: give one of them a name"
+            )
         self.tasks.append(task)
         return cast("T", task)
 
@@ -175,7 +177,9 @@ def missing_extension(error: BaseException) -> ConfigError | None:
 _recorder: Callable[[Sequence[Doc]], list[Put]] | None = None
 
 
-def record(recorder: Callable[[Sequence[Doc]], list[Put]] | None) -> Callable[[Sequence[Doc]], list[Put]] | None:
+def record(
+    recorder: Callable[[Sequence[Doc]], list[Put]] | None,
+) -> Callable[[Sequence[Doc]], list[Put]] | None:
     """Sends all puts of this process to a function instead of a server; gives the one before. For tests."""
     global _recorder
     before, _recorder = _recorder, recorder

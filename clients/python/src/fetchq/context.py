@@ -56,7 +56,14 @@ class BaseContext:
         self.conn: Any = None
         """In a transactional handler: the connection, in its transaction."""
         self.follow_ups: list[Doc] = []
-        fields = {"queue": run.queue, "subject": run.subject, "attempt": run.attempts, "worker": engine.worker}
+        self.outcome: Any = None
+        """What the handler has returned, for middleware that looks at it afterwards."""
+        fields = {
+            "queue": run.queue,
+            "subject": run.subject,
+            "attempt": run.attempts,
+            "worker": engine.worker,
+        }
         self.log = DocumentLog(logger, fields)
         """A logger that names the document in each line."""
 

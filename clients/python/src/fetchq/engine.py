@@ -20,7 +20,17 @@ from typing import Any, Literal
 from . import _sql
 from ._json import clean, dumps, loads
 from .context import BaseContext, logger
-from .errors import Aborted, ConfigError, InvalidPayload, InvalidResult, Reason, is_database, is_lost, kind, sqlstate
+from .errors import (
+    Aborted,
+    ConfigError,
+    InvalidPayload,
+    InvalidResult,
+    Reason,
+    is_database,
+    is_lost,
+    kind,
+    sqlstate,
+)
 from .outcomes import Complete, Kill, Outcome, Retry, Snooze, describe, interval, settlement
 from .plugins import Plugin
 from .tasks import TASK_HEADER, Doc, TaskBase
@@ -35,6 +45,8 @@ WATCH_AFTER = 0.5
 """From which age on the waiting session watches the lease of a document."""
 HOLD = 0.05
 """For how long a queue without documents may be left out of the wait."""
+PROBE = 5.0
+"""How often a worker that is too busy to wait looks whether it was asked to stop."""
 CROWDED = 2.0
 """A call that takes so long while a session waits may be held up by a pooler that is too small."""
 
@@ -116,6 +128,7 @@ class Lane:
         self.quiet_at = math.inf
         self.poll_at = math.inf
         self.sweeps: list[tuple[float, int]] = []
+        self.closed = False  # The worker was asked to stop for this queue.
 
 
 class Run:
@@ -124,8 +137,18 @@ class Run:
     def __init__(self, lane: Lane, row: Row, sent: float) -> None:
         self.lane = lane
         self.queue = lane.queue
-        (self.subject, self.payload, headers, self.attempts, self.max_attempts, self.lease, self.seconds) = row[:7]
-        (self.ends, self.created_at, self.due_at, self.priority, self.iterations, self.last_error, progress) = row[7:]
+        (self.subject, self.payload, headers, self.attempts, self.max_attempts, self.lease, self.seconds) = (
+            row[:7]
+        )
+        (
+            self.ends,
+            self.created_at,
+            self.due_at,
+            self.priority,
+            self.iterations,
+            self.last_error,
+            progress,
+        ) = row[7:]
         self.headers: dict[str, Any] = loads(headers) if headers else {}
         self.progress: Any = loads(progress) if progress else None
         self.size = len(self.payload or "")
@@ -201,12 +224,15 @@ class Group:
         self.mark: int | None = None
         self.call: WaitCall | None = None
         self.not_before = 0.0
+        self.probe_at = 0.0
         self.timeout = math.inf
         self.failures = 0
 
 
 class WaitCall:
-    def __init__(self, queues: set[str], watched: set[tuple[str, str]], query: _sql.Query, sent: float) -> None:
+    def __init__(
+        self, queues: set[str], watched: set[tuple[str, str]], query: _sql.Query, sent: float
+    ) -> None:
         self.queues = queues
         self.watched = watched
         self.query = query
@@ -233,7 +259,8 @@ class Engine:
         self.slots = list({id(lane.slots): lane.slots for lane in self.lanes}.values())
         versions = sorted({lane.version for lane in self.lanes})
         self.groups = [
-            Group(v, [lane for lane in self.lanes if lane.version == v], first=v == versions[0]) for v in versions
+            Group(v, [lane for lane in self.lanes if lane.version == v], first=v == versions[0])
+            for v in versions
         ]
         self.runs: dict[tuple[str, str], Run] = {}
         self.jobs = 0
@@ -313,6 +340,8 @@ class Engine:
 
     def _room(self, lane: Lane) -> int:
         """For how many documents there is room: by the task, by the process, and by their size."""
+        if lane.closed:
+            return 0
         limit, slots = self.settings.concurrency, lane.slots
         free = limit - self.jobs
         if len(self.slots) > 1 and free > 0:
@@ -328,7 +357,9 @@ class Engine:
         if free <= 0:
             return 0
         room = free * lane.batch
-        if self.bytes and (left := self.settings.max_bytes - self.bytes) < room * (mean := self.bytes / len(self.runs)):
+        if self.bytes and (left := self.settings.max_bytes - self.bytes) < room * (
+            mean := self.bytes / len(self.runs)
+        ):
             room = max(0, int(left / mean))
         return room
 
@@ -352,7 +383,9 @@ class Engine:
             if not lane.ready:
                 jitter = random.uniform(0, min(1.0, 0.01 * 2**lane.misses)) if lane.misses else 0.0
                 lane.quiet_at = now + jitter
-                lane.poll_at = now + self.settings.poll * random.uniform(0.75, 1.25) if self.polling else math.inf
+                lane.poll_at = (
+                    now + self.settings.poll * random.uniform(0.75, 1.25) if self.polling else math.inf
+                )
                 self.signal("wait")
                 self.signal("tick")
             self.signal("call")
@@ -371,7 +404,9 @@ class Engine:
         """Whether a call went on as soon as the waiting session had given its connection back."""
         if self.crowded_at is not None and sent < self.crowded_at:
             if now - self.crowded_at < 1:
-                self.poll_from_now_on("a call was held up while a session waited: the pooler has too few connections")
+                self.poll_from_now_on(
+                    "a call was held up while a session waited: the pooler has too few connections"
+                )
             self.crowded_at = None
 
     def _lease(self, call: Call, rows: list[Row], now: float) -> list[Job]:
@@ -482,7 +517,9 @@ class Engine:
         one = lane.settle.pop(0)
         run = one.run
         if run is None or one.last_resort:
-            logger.error("%s: a settlement is refused, and the lease expires: %s", lane.queue, describe(error))
+            logger.error(
+                "%s: a settlement is refused, and the lease expires: %s", lane.queue, describe(error)
+            )
             if run is not None:
                 self._forget(run)
             return
@@ -579,7 +616,12 @@ class Engine:
                 self._forget(run)
 
     def after_rollback(
-        self, job: Job, error: BaseException, phase: Literal["handler", "settle", "commit"], broken: bool, reruns: int
+        self,
+        job: Job,
+        error: BaseException,
+        phase: Literal["handler", "settle", "commit"],
+        broken: bool,
+        reruns: int,
     ) -> Literal["again", "confirm", "drop"] | BaseException:
         """What a driver does after a transaction without a commit: run the handler again, ask first whether the
         document is still ours, nothing, or settle by the error."""
@@ -631,7 +673,9 @@ class Engine:
             if run.reason == "shutdown":
                 return Snooze()
             limit = task.timeout if task else None
-            error = TimeoutError(f"the handler was stopped after {limit:g} s" if limit else "the handler timed out")
+            error = TimeoutError(
+                f"the handler was stopped after {limit:g} s" if limit else "the handler timed out"
+            )
         elif isinstance(error, InvalidPayload) and task is not None and task.on_invalid == "kill":
             return Kill(error, details=self._details(error))
         given = self._rule(task, error) if task is not None else None
@@ -666,7 +710,11 @@ class Engine:
     def _details(self, error: BaseException) -> dict[str, Any]:
         stack = "".join(traceback.format_exception(type(error), error, error.__traceback__, limit=-20))
         kind = type(error)
-        return {"error": f"{kind.__module__}.{kind.__qualname__}", "stack": stack[-4000:], "worker": self.worker}
+        return {
+            "error": f"{kind.__module__}.{kind.__qualname__}",
+            "stack": stack[-4000:],
+            "worker": self.worker,
+        }
 
     def _redacted(self, outcome: Outcome) -> Outcome:
         if isinstance(outcome, (Retry, Kill)):
@@ -681,7 +729,9 @@ class Engine:
         self.observe("settled", 1, queue=run.queue, outcome=outcome.action)
         if not isinstance(outcome, (Retry, Kill)):
             return
-        last = isinstance(outcome, Kill) or (run.max_attempts is not None and run.attempts >= run.max_attempts)
+        last = isinstance(outcome, Kill) or (
+            run.max_attempts is not None and run.attempts >= run.max_attempts
+        )
         self._log(
             logging.ERROR if last else logging.WARNING,
             run,
@@ -806,10 +856,11 @@ class Engine:
             self.counts["calls"] += 1
             self.observe("call", now - beat.sent, call="extend")
             runs = {run.key: run for run in beat.runs}
-            stop = False
+            stop: set[str] = set()
             for queue, subject, outcome, ends, asked in rows:
                 run = runs[queue, subject]
-                stop = stop or asked
+                if asked:
+                    stop.add(queue)
                 stored = beat.stored[run.key]
                 if outcome in ("extended", "limited"):
                     if outcome == "limited":
@@ -828,10 +879,17 @@ class Engine:
                     run.stored += stored
                     if not run.settling:
                         self._abort(run, "cancelled" if outcome == "cancelled" else "lost", now)
-            if stop:
-                logger.info("the worker was asked to stop")
-                self.ask_stop()
+            for queue in stop:
+                self._asked_to_stop(queue)
             self.signal("beat")
+
+    def _asked_to_stop(self, queue: str | None) -> None:
+        """Somebody has called worker_stop(): for all queues, or for one, if he may not work on the others."""
+        for lane in self.lanes:
+            lane.closed = lane.closed or queue is None or lane.queue == queue
+        if all(lane.closed for lane in self.lanes) and not self.stopping:
+            logger.info("the worker was asked to stop")
+            self.ask_stop()
 
     def beat_failed(self, beat: Beat, error: BaseException, now: float) -> float:
         """A heartbeat has failed. Gives for how long to wait before the next one."""
@@ -868,17 +926,23 @@ class Engine:
             quiet = {lane.queue for lane in group.lanes if self._quiet(lane, now)}
             if len(quiet) < len(group.lanes) and now < group.not_before:
                 return group.not_before
-            pending = min((lane.quiet_at for lane in group.lanes if now < lane.quiet_at < math.inf), default=math.inf)
+            pending = min(
+                (lane.quiet_at for lane in group.lanes if now < lane.quiet_at < math.inf), default=math.inf
+            )
             if pending < now + HOLD:
                 return pending
             watched = self._watchable(now) if group.first else {}
-            if not quiet and not (group.first and (self.runs or not self.stopping)):
-                return math.inf
+            queues, longest = quiet, self.settings.wait * random.uniform(0.9, 1.0)
+            if not quiet and not watched:
+                # Nothing to wait for. A worker that is always busy is asked to stop, too.
+                if self.stopping or not group.first or now < group.probe_at:
+                    return math.inf if self.stopping or not group.first else group.probe_at
+                queues, longest = {lane.queue for lane in group.lanes}, 0.0
+            group.probe_at = now + PROBE
             leases = [{"queue": r.queue, "subject": r.subject, "lease": r.lease} for r in watched.values()]
-            timeout = min(self.settings.wait * random.uniform(0.9, 1.0), group.timeout)
-            text = interval(timeout)
-            query = _sql.wait(sorted(quiet), self.worker, text, dumps(leases), group.version, group.mark)
-            group.call = WaitCall(quiet, set(watched), query, now)
+            text = interval(min(longest, group.timeout))
+            query = _sql.wait(sorted(queues), self.worker, text, dumps(leases), group.version, group.mark)
+            group.call = WaitCall(queues, set(watched), query, now)
             return group.call
 
     def _quiet(self, lane: Lane, now: float) -> bool:
@@ -902,7 +966,9 @@ class Engine:
             group.failures = 0
             self.down_since = None
             if call is not None and now - call.sent > self.settings.wait + 5:
-                self.poll_from_now_on("a wait has taken longer than asked: the pooler has too few connections")
+                self.poll_from_now_on(
+                    "a wait has taken longer than asked: the pooler has too few connections"
+                )
             if event in ("ready", "resumed"):
                 group.not_before = now + HOLD
                 for lane in group.lanes:
@@ -910,8 +976,7 @@ class Engine:
                         lane.ready = True
                 self.signal("call")
             elif event == "stop":
-                logger.info("the worker was asked to stop")
-                self.ask_stop()
+                self._asked_to_stop(queue)
             elif event in ("cancelled", "lost"):
                 for subject in subjects or ():
                     if (run := self.runs.get((queue, subject))) is not None and not run.settling:
@@ -973,7 +1038,12 @@ class Engine:
             self._abort(run, "lost", now)
         if now >= run.timeout_at and not run.settling:
             self._abort(run, "timeout", now)
-        if not run.stuck and now - run.aborted_at > self.settings.stuck_after and run.job and not run.job.ended:
+        if (
+            not run.stuck
+            and now - run.aborted_at > self.settings.stuck_after
+            and run.job
+            and not run.job.ended
+        ):
             run.stuck = True
             self.counts["stuck"] += 1
             self.observe("stuck", 1, queue=run.queue)
@@ -1046,7 +1116,9 @@ class Engine:
     def health(self, now: float) -> dict[str, Any]:
         """For probes: whether the server answers, and when it did last."""
         with self.lock:
-            late = any(run.next_beat < now - run.seconds / 3 for run in self.runs.values() if self._extends(run))
+            late = any(
+                run.next_beat < now - run.seconds / 3 for run in self.runs.values() if self._extends(run)
+            )
             late = late or any(now - beat.sent > 10 for beat in self.beats)
             return {
                 "ok": self.down_since is None and self.fatal is None and not late,
@@ -1117,5 +1189,3 @@ def _map(value: Any, hook: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [_map(v, hook) for v in value]  # pyright: ignore
     return value
-
-

@@ -27,4 +27,4 @@ class Plugin:
     def observe(self, event: str, value: float, attributes: dict[str, Any]) -> None:  # noqa: ARG002
         """Told of what the runtime measures: ``settled`` (seconds of the handler, by ``outcome``), ``lost``,
         ``stuck``, ``aborted``, ``call`` (seconds of a call to the server, by ``call``), ``slots``."""
-        return None
+        return

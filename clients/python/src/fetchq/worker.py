@@ -8,7 +8,6 @@ import os
 import signal as signals
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -16,12 +15,24 @@ import psycopg
 from typing_extensions import Self
 
 from . import _sql
-from ._connect import Lender, Row, Source, connect, run, usable
-from ._handling import Heart, Notices, Prepared, as_outcome, check, check_pool, make_settings
+from ._connect import Lender, Source, connect, run, usable
+from ._handling import (
+    Heart,
+    Notices,
+    Prepared,
+    Threads,
+    as_outcome,
+    call,
+    check,
+    check_pool,
+    hang_up,
+    make_settings,
+    work_in_thread,
+)
 from .app import App
 from .context import Context, logger, monotonic
-from .engine import Call, Engine, Group, Job, Topic
-from .errors import Aborted, ConfigError
+from .engine import Engine, Group, Job, Topic
+from .errors import ConfigError
 from .outcomes import Outcome, settlement
 from .plugins import Plugin
 
@@ -62,8 +73,7 @@ class Worker:
         }
         self._heart = Heart(self.engine, lambda: connect(self.source))
         self._calls = calls
-        self._todo: SimpleQueue[Job | None] = SimpleQueue()
-        self._handlers = 0
+        self._handlers = Threads(self.engine, self._work)
         self._threads: list[threading.Thread] = []
         self._waiting: dict[int, psycopg.Connection[Any]] = {}
         self._started = False
@@ -165,35 +175,26 @@ class Worker:
         notices: Notices | None = None if conn is None else Notices(conn)
         while True:
             with turn:
-                while (call := engine.take_call(now := monotonic())) is None and not engine.finished:
+                while (todo := engine.take_call(now := monotonic())) is None and not engine.finished:
                     due = engine.next_call(now) - now
                     turn.wait(None if due == math.inf else max(0.0, due))
-            if call is None:
+            if todo is None:
                 break
             try:
                 if conn is None or not usable(conn):
                     conn = connect(self.source)
                     notices = Notices(conn)
-                call.sent = monotonic()
-                rows = run(conn, call.query)
+                todo.sent = monotonic()
+                rows = run(conn, todo.query)
             except Exception as error:  # The engine knows what it means.
-                engine.failed(call, error, monotonic(), pid=_pid(conn))
+                engine.failed(todo, error, monotonic(), pid=_pid(conn))
                 continue
             if notices is not None and notices.texts:
-                notices.report(engine, call.lane.queue)
-            self._start(engine.answered(call, rows, monotonic()))
+                notices.report(engine, todo.lane.queue)
+            if jobs := engine.answered(todo, rows, monotonic()):
+                self._handlers.start(jobs)
         if conn is not None:
             conn.close()
-
-    def _start(self, jobs: list[Job]) -> None:
-        for job in jobs:
-            self._todo.put(job)
-        if jobs:
-            with self.engine.lock:
-                missing = self.engine.jobs + self.engine.freed - self._handlers
-                self._handlers += max(0, missing)
-            for _ in range(missing):
-                threading.Thread(target=self._handler, name="fetchq-handler", daemon=True).start()
 
     def _waiter(self, group: Group) -> None:
         """Waits for documents, for a request to stop, and for leases that are lost."""
@@ -201,16 +202,16 @@ class Worker:
         conn: psycopg.Connection[Any] | None = None
         while True:
             with turn:
-                while isinstance(call := engine.take_wait(group, now := monotonic()), float):
+                while isinstance(todo := engine.take_wait(group, now := monotonic()), float):
                     if engine.finished:
                         break
-                    turn.wait(None if call == math.inf else max(0.0, call - now))
-            if isinstance(call, float):
+                    turn.wait(None if todo == math.inf else max(0.0, todo - now))
+            if isinstance(todo, float):
                 break
             try:
                 if conn is None or not usable(conn):
                     conn = self._waiting[group.version] = connect(self.source)
-                rows = run(conn, call.query)
+                rows = run(conn, todo.query)
             except Exception as error:  # The engine knows what it means.
                 pause = engine.wait_failed(group, error, monotonic())
                 with turn:
@@ -245,14 +246,11 @@ class Worker:
                 conn.cancel_safe(timeout=5)
             else:
                 conn.cancel()
-        except Exception:  # Behind a pooler without a free connection. It gives that of a client that goes.
-            with contextlib.suppress(Exception):
-                os.close(os.dup(conn.fileno()))
-                conn.pgconn.finish()
+        except Exception:  # Such as behind a pooler that has no connection left for a request to cancel.
+            hang_up(conn)
 
     def _end(self) -> None:
-        for _ in range(self._handlers):
-            self._todo.put(None)
+        self._handlers.close()
         me = threading.current_thread()
         for thread in self._threads:
             if thread is not me:
@@ -264,39 +262,15 @@ class Worker:
 
     # ---------------------------------------------------------------------------------------------- handlers
 
-    def _handler(self) -> None:
-        while (job := self._todo.get()) is not None:
-            try:
-                self._work(job)
-            except BaseException as error:  # A defect here must not cost a slot.
-                logger.exception("a handler thread failed")
-                self.engine.ended(job, [error] * len(job.runs), monotonic())
-
     def _work(self, job: Job) -> None:
-        if not self.engine.begin(job, monotonic()):
-            return
-        prepared = Prepared(self.engine, job, Context)
-        if prepared.is_empty:
-            self.engine.ended(job, prepared.outcomes(None), monotonic())
-        elif job.task.transaction:
-            self._work_in_transaction(job, prepared)
-        else:
-            self.engine.ended(job, prepared.outcomes(self._call(prepared)), monotonic())
-
-    def _call(self, prepared: Prepared) -> Any:
-        """Calls a handler with its middleware; gives what it has returned or raised."""
-        try:
-            with contextlib.ExitStack() as stack:
-                for ctx in prepared.contexts:
-                    ctx._run.context = ctx
-                    for plugin in self.plugins:
-                        stack.enter_context(plugin.handle(ctx))  # type: ignore[arg-type]
-                try:
-                    return prepared.task.function(*prepared.arguments)
-                except Outcome as outcome:
-                    return outcome
-        except BaseException as error:  # SystemExit, too, ends a handler only.
-            return error
+        if not job.task.transaction:
+            work_in_thread(self.engine, self.plugins, job)
+        elif self.engine.begin(job, monotonic()):
+            prepared = Prepared(self.engine, job, Context)
+            if prepared.is_empty:
+                self.engine.ended(job, prepared.outcomes(None), monotonic())
+            else:
+                self._work_in_transaction(job, prepared)
 
     def _work_in_transaction(self, job: Job, prepared: Prepared) -> None:
         engine, task, ctx = self.engine, job.task, prepared.contexts[0]
@@ -309,7 +283,7 @@ class Worker:
             try:
                 with self._transaction(task.transaction) as conn:
                     ctx.conn = conn
-                    given = as_outcome(self._call(prepared))
+                    given = as_outcome(call(prepared, self.plugins))
                     if not isinstance(given, Outcome):
                         raise given
                     phase = "settle"
@@ -354,6 +328,3 @@ def _pid(conn: psycopg.Connection[Any] | None) -> int:
     with contextlib.suppress(Exception):
         return conn.info.backend_pid if conn is not None else 0
     return 0
-
-
-__all__ = ["Aborted", "Row", "Worker"]
