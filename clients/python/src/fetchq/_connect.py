@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Union, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Any, TypeGuard, Union, cast
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
 from ._sql import Query
@@ -15,6 +16,7 @@ from .errors import ConfigError
 
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool, ConnectionPool
+    from typing_extensions import LiteralString
 
 Row = tuple[Any, ...]
 Source = Union[str, "ConnectionPool[Any]", Callable[[], "psycopg.Connection[Any]"]]
@@ -33,15 +35,23 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
+def is_sync(conn: Any) -> TypeGuard[psycopg.Connection[Any]]:
+    return isinstance(conn, psycopg.Connection)
+
+
+def is_async(conn: Any) -> TypeGuard[psycopg.AsyncConnection[Any]]:
+    return isinstance(conn, psycopg.AsyncConnection)
+
+
 def _roots(conn: Any) -> set[str]:
     return {base.__module__.split(".")[0] for base in type(conn).__mro__}
 
 
 def run(conn: Any, query: Query) -> list[Row]:
     """Runs a statement on a connection of psycopg, SQLAlchemy (also a ``Session``) or Django."""
-    if isinstance(conn, psycopg.Connection):
-        with cast("psycopg.Connection[Any]", conn).cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(query.pyformat(), query.values)
+    if is_sync(conn):
+        with conn.cursor(row_factory=tuple_row) as cursor:
+            cursor.execute(cast("LiteralString", query.pyformat()), query.values)
             return cursor.fetchall() if cursor.description else []
     roots = _roots(conn)
     if "sqlalchemy" in roots:
@@ -60,9 +70,9 @@ def run(conn: Any, query: Query) -> list[Row]:
 
 async def arun(conn: Any, query: Query) -> list[Row]:
     """Runs a statement on a connection of psycopg, SQLAlchemy (also an ``AsyncSession``) or asyncpg."""
-    if isinstance(conn, psycopg.AsyncConnection):
-        async with cast("psycopg.AsyncConnection[Any]", conn).cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(query.pyformat(), query.values)
+    if is_async(conn):
+        async with conn.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(cast("LiteralString", query.pyformat()), query.values)
             return await cursor.fetchall() if cursor.description else []
     roots = _roots(conn)
     if "sqlalchemy" in roots:
@@ -73,21 +83,20 @@ async def arun(conn: Any, query: Query) -> list[Row]:
     if "asyncpg" in roots:
         statement, values = query.numbered()
         return [tuple(row) for row in await conn.fetch(statement, *values)]
-    raise ConfigError(
-        f"conn is a {type(conn).__name__}: give an asynchronous one of psycopg, SQLAlchemy or asyncpg"
-    )
+    raise ConfigError(f"conn is a {type(conn).__name__}: give an asynchronous one of psycopg, SQLAlchemy or asyncpg")
 
 
 def _parameters(source: Any) -> tuple[str, dict[str, Any]]:
     """What a pool connects with, which may be functions of it."""
-    conninfo, kwargs = source.conninfo, source.kwargs
-    conninfo = conninfo() if callable(conninfo) else conninfo
-    kwargs = kwargs() if callable(kwargs) else kwargs
-    return conninfo or "", dict(kwargs or {})
+    conninfo: Any = source.conninfo
+    kwargs: Any = source.kwargs
+    return (conninfo() if callable(conninfo) else conninfo) or "", dict(
+        (kwargs() if callable(kwargs) else kwargs) or {}
+    )
 
 
 def _arguments(conninfo: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    given = psycopg.conninfo.conninfo_to_dict(conninfo)
+    given = conninfo_to_dict(conninfo)
     for name in ("row_factory", "cursor_factory", "autocommit", "prepare_threshold"):
         kwargs.pop(name, None)
     # Nothing is prepared, so that a pooler can lend each transaction another session of the server.
@@ -115,7 +124,7 @@ async def aconnect(source: AsyncSource) -> psycopg.AsyncConnection[Any]:
     if hasattr(source, "conninfo"):
         conninfo, kwargs = _parameters(source)
         return await psycopg.AsyncConnection.connect(conninfo, **_arguments(conninfo, kwargs))
-    conn = await cast("Callable[[], Awaitable[psycopg.AsyncConnection[Any]]]", source)()
+    conn = await source()
     await conn.set_autocommit(True)
     conn.prepare_threshold = None
     return conn
@@ -169,7 +178,7 @@ class Lender:
 
 
 @contextlib.contextmanager
-def _finished(conn: psycopg.Connection[Any]) -> Iterator[None]:
+def _finished(conn: psycopg.Connection[Any]) -> Generator[None, None, None]:
     try:
         yield
     except BaseException:
@@ -212,7 +221,7 @@ class AsyncLender:
 
 
 @contextlib.asynccontextmanager
-async def _afinished(conn: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
+async def _afinished(conn: psycopg.AsyncConnection[Any]) -> AsyncGenerator[None, None]:
     try:
         yield
     except BaseException:

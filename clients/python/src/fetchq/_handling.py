@@ -18,9 +18,10 @@ import psycopg
 from . import _sql
 from ._connect import Row, largest, run
 from ._json import loads
+from ._runs import Job, Run, Settings
 from .app import check_info, missing_extension
 from .context import BaseContext, Context, monotonic
-from .engine import Engine, Job, Run, Settings
+from .engine import Engine
 from .errors import ConfigError, FetchqError, InvalidResult, sqlstate
 from .outcomes import Complete, Outcome, describe
 from .plugins import Plugin
@@ -46,9 +47,7 @@ class Prepared:
         bad: dict[int, BaseException] = {}
         for one in job.runs:
             try:
-                payloads.append(
-                    job.task.decode(loads(one.payload) if one.payload else None, one.lane.version)
-                )
+                payloads.append(job.task.decode(loads(one.payload) if one.payload else None, one.lane.version))
                 one.context = make(engine, one, job.task)
                 self.contexts.append(one.context)
             except Exception as error:  # An upcast of the application may raise anything.
@@ -71,20 +70,15 @@ class Prepared:
         results: list[Any] = [result]
         if self.task.batch:
             given: Any = result
-            if given is None or (isinstance(given, Outcome) or isinstance(given, BaseException)):
+            if given is None or isinstance(given, (Outcome, BaseException)):
                 results = [given] * len(self.contexts)
             elif isinstance(given, (list, tuple)) and len(given) == len(self.contexts):  # pyright: ignore
                 results = list(given)  # pyright: ignore
             else:
-                wrong = InvalidResult(
-                    f"{self.task} must return a list with an outcome for each document, or nothing"
-                )
+                wrong = InvalidResult(f"{self.task} must return a list with an outcome for each document, or nothing")
                 results = [wrong] * len(self.contexts)
         good = iter(results)
-        return [
-            self.failures[id(one)] if id(one) in self.failures else as_outcome(next(good))
-            for one in self.job.runs
-        ]
+        return [self.failures[id(one)] if id(one) in self.failures else as_outcome(next(good)) for one in self.job.runs]
 
 
 def as_outcome(value: Any) -> Outcome | BaseException:
@@ -113,9 +107,7 @@ def check(conn: psycopg.Connection[Any], engine: Engine) -> None:
                 )
     except psycopg.Error as error:
         if sqlstate(error) == "42704":
-            raise ConfigError(
-                f"{describe(error).splitlines()[0]}: run app.sync() to create the queues"
-            ) from error
+            raise ConfigError(f"{describe(error).splitlines()[0]}: run app.sync() to create the queues") from error
         raise missing_extension(error) or error from error
     if not preloaded:
         engine.poll_from_now_on("the library fetchq is not in shared_preload_libraries")
@@ -123,9 +115,7 @@ def check(conn: psycopg.Connection[Any], engine: Engine) -> None:
 
 def check_pool(source: Any, engine: Engine, tasks: Sequence[TaskBase[Any]]) -> None:
     """Refuses a pool that is smaller than the number of transactional handlers that run at once."""
-    wanted = sum(
-        min(t.concurrency or engine.settings.concurrency, engine.settings.concurrency) for t in tasks
-    )
+    wanted = sum(min(t.concurrency or engine.settings.concurrency, engine.settings.concurrency) for t in tasks)
     wanted = min(wanted, engine.settings.concurrency)
     size = largest(source)
     if size is not None and size < max(wanted, 1):
@@ -179,11 +169,7 @@ class Heart(threading.Thread):
                     rows: list[Row] = run(self.conn, beat.query)
                 except Exception as error:  # Whatever it is: the next beat comes.
                     pause = self.engine.beat_failed(beat, error, monotonic())
-                    if (
-                        not isinstance(error, FetchqError)
-                        and self.conn is not None
-                        and sqlstate(error) is None
-                    ):
+                    if not isinstance(error, FetchqError) and self.conn is not None and sqlstate(error) is None:
                         self.conn.close()
                     with self.turn:
                         self.turn.wait_for(lambda: self.closing, pause)

@@ -62,9 +62,7 @@ def _interval(name: str) -> str:
 
 
 _PUT = f"select p.subject, p.action from fetchq.doc_put_many({_text('queue')}, {_json('docs')}) p"
-_GET = (
-    f"select cast(pg_catalog.to_jsonb(d) as text) from fetchq.doc_get({_text('queue')}, {_text('subject')}) d"
-)
+_GET = f"select cast(pg_catalog.to_jsonb(d) as text) from fetchq.doc_get({_text('queue')}, {_text('subject')}) d"
 _CANCEL = f"select c.was_cancelled, c.status from fetchq.doc_cancel({_text('queue')}, {_text('subject')}) c"
 _AWAIT = f"call fetchq.doc_await({_text('queue')}, {_text('subject')}, {_interval('timeout')})"
 _INFO = "select i.extension_version, i.is_preloaded from fetchq.info() i"
@@ -139,9 +137,7 @@ def extend(extensions: str, lease: str | None) -> Query:
     return Query(_EXTEND, {"list": extensions, "lease": lease})
 
 
-def wait(
-    queues: Sequence[str], worker: str, timeout: str, leases: str, version: int, mark: int | None
-) -> Query:
+def wait(queues: Sequence[str], worker: str, timeout: str, leases: str, version: int, mark: int | None) -> Query:
     values = {"queues": list(queues), "worker": worker, "timeout": timeout}
     return Query(_WAIT, {**values, "leases": leases, "version": version, "mark": mark})
 

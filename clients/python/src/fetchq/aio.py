@@ -8,7 +8,7 @@ import math
 import os
 import signal as signals
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from typing import Any
 
 import psycopg
@@ -28,12 +28,14 @@ from ._handling import (
     make_settings,
     work_in_thread,
 )
+from ._runs import Group, Job, Run
 from .app import AsyncApp
 from .context import AsyncContext, logger, monotonic
-from .engine import Engine, Group, Job, Run, Topic
+from .engine import Engine, Topic
 from .errors import Aborted, ConfigError
 from .outcomes import Outcome, settlement
 from .plugins import Plugin
+from .tasks import Doc
 
 
 class AsyncWorker:
@@ -118,9 +120,7 @@ class AsyncWorker:
     def health(self) -> dict[str, Any]:
         """For probes: ``ok``, whether the database answers, whether the loops turn, the age of the heartbeat."""
         health = self.engine.health(monotonic())
-        health["loops"] = (
-            health["loops"] and self._heart.is_alive() and not (self._end is None or self._end.done())
-        )
+        health["loops"] = health["loops"] and self._heart.is_alive() and not (self._end is None or self._end.done())
         health["ok"] = health["ok"] and health["loops"]
         return health
 
@@ -136,7 +136,7 @@ class AsyncWorker:
         await self.join()
 
     @contextlib.contextmanager
-    def _handling(self) -> Iterator[None]:
+    def _handling(self) -> Generator[None, None, None]:
         loop = asyncio.get_running_loop()
 
         def handle(number: int) -> None:
@@ -218,11 +218,9 @@ class AsyncWorker:
         engine, turn = self.engine, self._turn("wait")
         conn: psycopg.AsyncConnection[Any] | None = None
         while True:
-            while (
-                isinstance(todo := engine.take_wait(group, now := monotonic()), float) and not engine.finished
-            ):
+            while isinstance(todo := engine.take_wait(group, now := monotonic()), (float, int)) and not engine.finished:
                 await _until(turn, todo - now)
-            if isinstance(todo, float):
+            if isinstance(todo, (float, int)):
                 break
             try:
                 if conn is None or not usable(conn):
@@ -313,7 +311,7 @@ class AsyncWorker:
             return error
 
     @contextlib.contextmanager
-    def _cancellable(self, job: Job) -> Iterator[None]:
+    def _cancellable(self, job: Job) -> Generator[None, None, None]:
         """While the handler itself runs, an abort cancels this task, and not while its outcome is settled."""
         me, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert me is not None
@@ -324,7 +322,7 @@ class AsyncWorker:
                 me.cancel()
 
         with self.engine.lock:
-            job.cancel = lambda: loop.call_soon_threadsafe(cancel) and None
+            job.cancel = lambda: _later(loop, cancel)
             reason = job.runs[0].reason if len(job.runs) == 1 else None
         if reason is not None:
             raise Aborted(reason)
@@ -340,7 +338,7 @@ class AsyncWorker:
         while True:
             phase: Any = "handler"
             conn: Any = None
-            ctx.follow_ups = []
+            ctx.follow_ups = list[Doc]()
             try:
                 async with self._transaction(task.transaction) as conn:
                     ctx.conn = conn
@@ -365,7 +363,7 @@ class AsyncWorker:
             reruns += 1
 
     @contextlib.asynccontextmanager
-    async def _transaction(self, given: Any) -> AsyncIterator[Any]:
+    async def _transaction(self, given: Any) -> AsyncGenerator[Any, None]:
         async with self._lender.lend() if given is True else given() as conn:
             yield conn
 
@@ -375,10 +373,15 @@ class AsyncWorker:
         answer: asyncio.Future[bool] = loop.create_future()
 
         def done(problem: BaseException | None) -> None:
-            loop.call_soon_threadsafe(lambda: answer.done() or answer.set_result(problem is None))
+            _later(loop, lambda: None if answer.done() else answer.set_result(problem is None))
 
         self.engine.confirm(run, done)
         return await answer
+
+
+def _later(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # The loop is closed.
+        loop.call_soon_threadsafe(work)
 
 
 async def _until(turn: asyncio.Event, seconds: float) -> None:

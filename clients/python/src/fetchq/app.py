@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Concatenate, Generic, Literal, TypedDict, TypeVar, cast
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, TypedDict, TypeVar, cast
 
-import psycopg
 from typing_extensions import Unpack
 
 from . import _sql
@@ -28,6 +27,9 @@ from .tasks import (
     Waited,
     lists,
 )
+
+if TYPE_CHECKING:
+    import psycopg
 
 P = TypeVar("P")
 T = TypeVar("T", bound=TaskBase[Any])
@@ -123,14 +125,12 @@ class _Base(Generic[T, S]):
         timeout = options.pop("timeout", None)
         task = self._task(app=self, function=function, queue=queue, timeout=_seconds(timeout), **options)
         if any((t.queue, t.name, t.version) == (queue, task.name, task.version) for t in self.tasks):
-            raise ConfigError(
-                f"{task} with version {task.version} is declared twice: give one of them a name"
-            )
+            raise ConfigError(f"{task} with version {task.version} is declared twice: give one of them a name")
         self.tasks.append(task)
         return cast("T", task)
 
     @contextlib.contextmanager
-    def _around(self, docs: Sequence[Doc]) -> Iterator[None]:
+    def _around(self, docs: Sequence[Doc]) -> Generator[None, None, None]:
         with contextlib.ExitStack() as stack:
             for plugin in self.plugins:
                 stack.enter_context(plugin.put(docs))
@@ -274,7 +274,7 @@ class App(_Base[Task[Any], Source]):
 
 
 @contextlib.contextmanager
-def _autocommit(conn: psycopg.Connection[Any]) -> Iterator[None]:
+def _autocommit(conn: psycopg.Connection[Any]) -> Generator[None, None, None]:
     before = conn.autocommit
     conn.autocommit = True
     try:

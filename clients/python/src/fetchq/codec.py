@@ -133,7 +133,8 @@ def _read_list(kind: Any, args: tuple[Any, ...], value: Any, where: str) -> Any:
             raise _wrong(where, f"an array of {len(args)}", items)
         return tuple(_read(t, v, f"{where}[{i}]") for i, (t, v) in enumerate(zip(args, items, strict=True)))
     inner = args[0] if args else Any
-    return kind(_read(inner, v, f"{where}[{i}]") for i, v in enumerate(items))
+    make: Callable[[Any], Any] = kind
+    return make(_read(inner, v, f"{where}[{i}]") for i, v in enumerate(items))
 
 
 def _read_scalar(kind: Any, value: Any, where: str) -> Any:

@@ -15,7 +15,8 @@ from ._json import clean, dumps, loads
 from .errors import Aborted, Reason
 
 if TYPE_CHECKING:
-    from .engine import Engine, Run
+    from ._runs import Run
+    from .engine import Engine
     from .tasks import Doc, TaskBase
 
 R = TypeVar("R")
@@ -89,11 +90,11 @@ class BaseContext:
     @property
     def stored(self) -> Any:
         """The progress that this attempt or one before has stored, without the results of steps."""
-        value = self._run.progress
-        if isinstance(value, dict) and STEPS in value:
-            rest: dict[str, Any] = {k: v for k, v in value.items() if k != STEPS}  # pyright: ignore
-            return rest.get("value", rest) if rest.keys() <= {"value"} else rest
-        return value
+        value: Any = self._run.progress
+        if not isinstance(value, dict) or STEPS not in value:
+            return value  # pyright: ignore
+        rest: dict[str, Any] = {k: v for k, v in value.items() if k != STEPS}  # pyright: ignore
+        return rest.get("value", rest or None) if rest.keys() <= {"value"} else rest
 
     def then(self, *docs: Doc) -> None:
         """Puts documents in the commit that settles this one, if it succeeds."""
@@ -115,7 +116,8 @@ class BaseContext:
         value = clean(loads(dumps(value)))
         if not steps:
             return value
-        return {**value, STEPS: steps} if isinstance(value, dict) else {"value": value, STEPS: steps}
+        rest: dict[str, Any] = value if isinstance(value, dict) else {"value": value}
+        return {**rest, STEPS: steps}
 
     def _store_step(self, name: str, value: Any, done: Callable[[BaseException | None], None]) -> Any:
         """Keeps the result of a step, and gives it as the next attempt will find it."""
@@ -198,12 +200,17 @@ class AsyncContext(BaseContext):
         stored: asyncio.Future[BaseException | None] = loop.create_future()
 
         def done(problem: BaseException | None) -> None:
-            loop.call_soon_threadsafe(lambda: stored.done() or stored.set_result(problem))
+            loop.call_soon_threadsafe(_resolve, stored, problem)
 
         kept = self._store_step(name, value, done)
         if problem := await stored:
             raise problem
         return cast("R", kept)
+
+
+def _resolve(future: asyncio.Future[R], value: R) -> None:
+    if not future.done():
+        future.set_result(value)
 
 
 def monotonic() -> float:

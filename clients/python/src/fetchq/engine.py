@@ -8,22 +8,22 @@ takes the lock by itself, because the heartbeat is a thread of its own even in a
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import random
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from . import _sql
-from ._json import clean, dumps, loads
-from .context import BaseContext, logger
+from ._connect import Row
+from ._json import dumps
+from ._runs import Beat, Call, Group, Job, Lane, Run, Settings, Settled, Stored, WaitCall, lanes_of
+from ._verdicts import redacted, verdict
+from .context import logger
 from .errors import (
     Aborted,
     ConfigError,
-    InvalidPayload,
     InvalidResult,
     Reason,
     is_database,
@@ -35,8 +35,6 @@ from .outcomes import Complete, Kill, Outcome, Retry, Snooze, describe, interval
 from .plugins import Plugin
 from .tasks import TASK_HEADER, Doc, TaskBase
 
-Row = tuple[Any, ...]
-Stored = Callable[[BaseException | None], None]
 Topic = Literal["call", "wait", "beat", "tick"]
 
 BATCH = 0.003
@@ -51,216 +49,26 @@ CROWDED = 2.0
 """A call that takes so long while a session waits may be held up by a pooler that is too small."""
 
 
-class Settings:
-    """Options of a worker."""
-
-    def __init__(
-        self,
-        *,
-        name: str,
-        exclusive: bool = True,
-        concurrency: int = 10,
-        grace: float = 25,
-        abort_grace: float = 5,
-        stuck_after: float = 10,
-        free_stuck: bool = False,
-        polling: bool = False,
-        poll: float = 1.0,
-        wait: float = 60.0,
-        max_bytes: int = 64 << 20,
-        redact: Callable[[str], str] | None = None,
-    ) -> None:
-        if concurrency < 1 or not 1 <= len(name) <= 200:
-            raise ConfigError("a worker has a concurrency of at least 1, and a name of 1 to 200 characters")
-        self.name = name
-        self.exclusive = exclusive
-        self.concurrency = concurrency
-        self.grace = grace
-        self.abort_grace = abort_grace
-        self.stuck_after = stuck_after
-        self.free_stuck = free_stuck
-        self.polling = polling
-        self.poll = poll
-        self.wait = wait
-        self.max_bytes = max_bytes
-        self.redact = redact
-
-
-class Slots:
-    """The slots of a task, which all its versions share."""
-
-    def __init__(self, limit: int, weight: int) -> None:
-        self.limit = limit
-        self.weight = weight
-        self.jobs = 0
-
-
-class Settled:
-    """A settlement on its way. ``run`` is None for a document that was leased without our knowing."""
-
-    __slots__ = ("action", "body", "last_resort", "run")
-
-    def __init__(self, run: Run | None, body: str, action: str, last_resort: bool = False) -> None:
-        self.run = run
-        self.body = body
-        self.action = action
-        self.last_resort = last_resort
-
-
-class Lane:
-    """One version of one queue: at most one call at a time settles and leases its documents."""
-
-    def __init__(self, queue: str, version: int, slots: Slots) -> None:
-        self.queue = queue
-        self.version = version
-        self.slots = slots
-        self.tasks: dict[str | None, TaskBase[Any]] = {}
-        self.lease: str | None = None
-        self.batch = 1
-        self.ready = True  # There may be documents.
-        self.calling = False
-        self.settle: list[Settled] = []
-        self.settle_at = math.inf
-        self.not_before = 0.0
-        self.failures = 0
-        self.isolate = 0  # The server has refused a list of so many: settle one at a time.
-        self.misses = 0
-        self.quiet_at = math.inf
-        self.poll_at = math.inf
-        self.sweeps: list[tuple[float, int]] = []
-        self.closed = False  # The worker was asked to stop for this queue.
-
-
-class Run:
-    """A document that is leased."""
-
-    def __init__(self, lane: Lane, row: Row, sent: float) -> None:
-        self.lane = lane
-        self.queue = lane.queue
-        (self.subject, self.payload, headers, self.attempts, self.max_attempts, self.lease, self.seconds) = (
-            row[:7]
-        )
-        (
-            self.ends,
-            self.created_at,
-            self.due_at,
-            self.priority,
-            self.iterations,
-            self.last_error,
-            progress,
-        ) = row[7:]
-        self.headers: dict[str, Any] = loads(headers) if headers else {}
-        self.progress: Any = loads(progress) if progress else None
-        self.size = len(self.payload or "")
-        self.sent = sent
-        # Not from the time of the answer: the lease began before it.
-        self.deadline = sent + self.seconds
-        self.next_beat = sent + self.seconds / 3 * random.uniform(0.8, 1.0)
-        self.beat_sent = sent
-        self.dirty = False
-        self.stored: list[Stored] = []
-        self.stop = threading.Event()
-        self.reason: Reason | None = None
-        self.aborted_at = math.inf
-        self.started: float | None = None
-        self.timeout_at = math.inf
-        self.stuck = False
-        self.limited = False
-        self.settling = False
-        self.gone = False
-        self.job: Job | None = None
-        self.context: BaseContext | None = None
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.queue, self.subject
-
-
-class Job:
-    """Documents that one call of a handler works on: one, or a batch."""
-
-    def __init__(self, task: TaskBase[Any], runs: list[Run]) -> None:
-        self.task = task
-        self.runs = runs
-        self.slots = runs[0].lane.slots
-        self.cancel: Callable[[], None] | None = None  # Set by the driver: aborts the handler.
-        self.ended = False
-
-
-class Call:
-    """A call for a lane. ``leases`` looks for documents that were leased by a call without an answer."""
-
-    def __init__(
-        self, lane: Lane, what: Literal["next", "settle", "leases"], settled: list[Settled], max_docs: int
-    ) -> None:
-        self.lane = lane
-        self.what = what
-        self.settled = settled
-        self.max_docs = max_docs
-        self.sent = 0.0
-        self.pid = 0
-        self.query = _sql.info()
-
-
-class Beat:
-    """A call that extends leases."""
-
-    def __init__(self, runs: list[Run], query: _sql.Query, sent: float) -> None:
-        self.runs = runs
-        self.query = query
-        self.sent = sent
-        self.stored = {run.key: run.stored for run in runs}
-        for run in runs:
-            run.stored = []
-
-
-class Group:
-    """The lanes of a version, for which one session waits."""
-
-    def __init__(self, version: int, lanes: list[Lane], *, first: bool) -> None:
-        self.version = version
-        self.lanes = lanes
-        self.first = first
-        self.mark: int | None = None
-        self.call: WaitCall | None = None
-        self.not_before = 0.0
-        self.probe_at = 0.0
-        self.timeout = math.inf
-        self.failures = 0
-
-
-class WaitCall:
-    def __init__(
-        self, queues: set[str], watched: set[tuple[str, str]], query: _sql.Query, sent: float
-    ) -> None:
-        self.queues = queues
-        self.watched = watched
-        self.query = query
-        self.sent = sent
-        self.interrupted = False
-
-
 class Engine:
     def __init__(
         self,
         tasks: Iterable[TaskBase[Any]],
         settings: Settings,
         plugins: Sequence[Plugin] = (),
-        signal: Callable[[Topic], None] = lambda topic: None,
+        signal: Callable[[Topic], None] = lambda _: None,
     ) -> None:
         self.settings = settings
         self.worker = settings.name
         self.plugins = plugins
         self.signal = signal
         self.lock = threading.RLock()
-        self.lanes = _lanes(tasks, settings.concurrency)
+        self.lanes = lanes_of(tasks, settings.concurrency)
         if not self.lanes:
             raise ConfigError("the app has no tasks: is the module imported that declares them?")
         self.slots = list({id(lane.slots): lane.slots for lane in self.lanes}.values())
         versions = sorted({lane.version for lane in self.lanes})
         self.groups = [
-            Group(v, [lane for lane in self.lanes if lane.version == v], first=v == versions[0])
-            for v in versions
+            Group(v, [lane for lane in self.lanes if lane.version == v], first=v == versions[0]) for v in versions
         ]
         self.runs: dict[tuple[str, str], Run] = {}
         self.jobs = 0
@@ -357,9 +165,7 @@ class Engine:
         if free <= 0:
             return 0
         room = free * lane.batch
-        if self.bytes and (left := self.settings.max_bytes - self.bytes) < room * (
-            mean := self.bytes / len(self.runs)
-        ):
+        if self.bytes and (left := self.settings.max_bytes - self.bytes) < room * (mean := self.bytes / len(self.runs)):
             room = max(0, int(left / mean))
         return room
 
@@ -383,9 +189,7 @@ class Engine:
             if not lane.ready:
                 jitter = random.uniform(0, min(1.0, 0.01 * 2**lane.misses)) if lane.misses else 0.0
                 lane.quiet_at = now + jitter
-                lane.poll_at = (
-                    now + self.settings.poll * random.uniform(0.75, 1.25) if self.polling else math.inf
-                )
+                lane.poll_at = now + self.settings.poll * random.uniform(0.75, 1.25) if self.polling else math.inf
                 self.signal("wait")
                 self.signal("tick")
             self.signal("call")
@@ -404,9 +208,7 @@ class Engine:
         """Whether a call went on as soon as the waiting session had given its connection back."""
         if self.crowded_at is not None and sent < self.crowded_at:
             if now - self.crowded_at < 1:
-                self.poll_from_now_on(
-                    "a call was held up while a session waited: the pooler has too few connections"
-                )
+                self.poll_from_now_on("a call was held up while a session waited: the pooler has too few connections")
             self.crowded_at = None
 
     def _lease(self, call: Call, rows: list[Row], now: float) -> list[Job]:
@@ -466,9 +268,7 @@ class Engine:
         """A lease was lost before its document was settled: another worker has it, or it was cancelled."""
         self.counts["lost"] += 1
         self.observe("lost", 1, queue=queue)
-        logger.warning(
-            "%s: %s was not settled: %s", queue, subject, why, extra={"queue": queue, "subject": subject}
-        )
+        logger.warning("%s: %s was not settled: %s", queue, subject, why, extra={"queue": queue, "subject": subject})
 
     def _is_settled(self, one: Settled) -> None:
         self.settled[one.action] = self.settled.get(one.action, 0) + 1
@@ -517,15 +317,13 @@ class Engine:
         one = lane.settle.pop(0)
         run = one.run
         if run is None or one.last_resort:
-            logger.error(
-                "%s: a settlement is refused, and the lease expires: %s", lane.queue, describe(error)
-            )
+            logger.error("%s: a settlement is refused, and the lease expires: %s", lane.queue, describe(error))
             if run is not None:
                 self._forget(run)
             return
         self._log(logging.ERROR, run, "the settlement is refused: %s", describe(error))
         outcome = Retry(f"the settlement was refused: {describe(error)}")
-        body = settlement(run.subject, run.lease, self._redacted(outcome))
+        body = settlement(run.subject, run.lease, redacted(outcome, self.settings.redact))
         lane.settle.insert(0, Settled(run, body, outcome.action, last_resort=True))
         lane.settle_at = now
 
@@ -582,7 +380,7 @@ class Engine:
                     self._forget(run)
                     continue
                 if not isinstance(outcome, Outcome):
-                    outcome = Complete() if outcome is None else self.verdict(run, job.task, outcome)
+                    outcome = Complete() if outcome is None else verdict(outcome, job.task, run.reason, self.worker)
                 self._finish(run, outcome, now, self._follow_ups(run))
             if job.slots.jobs == 0:
                 self.signal("call")
@@ -650,12 +448,12 @@ class Engine:
             self.signal("call")
 
     def _finish(self, run: Run, outcome: Outcome, now: float, then: Sequence[Doc] = ()) -> None:
-        outcome = self._redacted(outcome)
+        outcome = redacted(outcome, self.settings.redact)
         try:
             body = settlement(run.subject, run.lease, outcome, then)
         except Exception as error:  # Whatever a handler has returned.
             problem = InvalidResult(f"the outcome cannot be stored as JSON: {error}")
-            outcome = self._redacted(self.verdict(run, None, problem))
+            outcome = redacted(verdict(problem, None, run.reason, self.worker), self.settings.redact)
             body = settlement(run.subject, run.lease, outcome)
         self._log_outcome(run, outcome)
         run.settling = True
@@ -665,73 +463,11 @@ class Engine:
             lane.settle_at = now + min(BATCH, run.seconds / 10)
             self.signal("call")
 
-    def verdict(self, run: Run, task: TaskBase[Any] | None, error: BaseException) -> Outcome:
-        """What becomes of a document whose handler has failed."""
-        if isinstance(error, Outcome):
-            return error
-        if run.reason in ("shutdown", "timeout") and was_aborted(error):
-            if run.reason == "shutdown":
-                return Snooze()
-            limit = task.timeout if task else None
-            error = TimeoutError(
-                f"the handler was stopped after {limit:g} s" if limit else "the handler timed out"
-            )
-        elif isinstance(error, InvalidPayload) and task is not None and task.on_invalid == "kill":
-            return Kill(error, details=self._details(error))
-        given = self._rule(task, error) if task is not None else None
-        if given is None:
-            return Retry(error, details=self._details(error))
-        if isinstance(given, (Retry, Kill)):
-            if given.message is None:
-                given.message = describe(error)
-            if given.details is None:
-                given.details = self._details(error)
-        return given
-
-    def _rule(self, task: TaskBase[Any], error: BaseException) -> Outcome | None:
-        for base in type(error).__mro__:
-            if (rule := task.retry.get(base)) is None:
-                continue
-            try:
-                value: Any = rule
-                if not isinstance(rule, (Outcome, type)) and callable(rule):
-                    value = rule(error)
-                if isinstance(value, type) and issubclass(value, Outcome):
-                    value = value()
-                if value is None or isinstance(value, Outcome):
-                    # A copy, because the message of this error is written into it.
-                    return None if value is None else _copy(value)
-                return Retry(error, delay=value)
-            except Exception as problem:  # The rule of the application is wrong.
-                logger.error("%s: the rule for %s fails: %s", task, base.__name__, describe(problem))
-                return None
-        return None
-
-    def _details(self, error: BaseException) -> dict[str, Any]:
-        stack = "".join(traceback.format_exception(type(error), error, error.__traceback__, limit=-20))
-        kind = type(error)
-        return {
-            "error": f"{kind.__module__}.{kind.__qualname__}",
-            "stack": stack[-4000:],
-            "worker": self.worker,
-        }
-
-    def _redacted(self, outcome: Outcome) -> Outcome:
-        if isinstance(outcome, (Retry, Kill)):
-            hook = self.settings.redact
-            outcome.details = clean(outcome.details)
-            if hook is not None:
-                outcome.message = None if outcome.message is None else describe(hook(outcome.message))
-                outcome.details = _map(outcome.details, hook)
-        return outcome
-
     def _log_outcome(self, run: Run, outcome: Outcome) -> None:
         self.observe("settled", 1, queue=run.queue, outcome=outcome.action)
         if not isinstance(outcome, (Retry, Kill)):
             return
-        last = isinstance(outcome, Kill) or (
-            run.max_attempts is not None and run.attempts >= run.max_attempts
-        )
+        last = isinstance(outcome, Kill) or (run.max_attempts is not None and run.attempts >= run.max_attempts)
         self._log(
             logging.ERROR if last else logging.WARNING,
             run,
@@ -926,9 +662,7 @@ class Engine:
             quiet = {lane.queue for lane in group.lanes if self._quiet(lane, now)}
             if len(quiet) < len(group.lanes) and now < group.not_before:
                 return group.not_before
-            pending = min(
-                (lane.quiet_at for lane in group.lanes if now < lane.quiet_at < math.inf), default=math.inf
-            )
+            pending = min((lane.quiet_at for lane in group.lanes if now < lane.quiet_at < math.inf), default=math.inf)
             if pending < now + HOLD:
                 return pending
             watched = self._watchable(now) if group.first else {}
@@ -966,9 +700,7 @@ class Engine:
             group.failures = 0
             self.down_since = None
             if call is not None and now - call.sent > self.settings.wait + 5:
-                self.poll_from_now_on(
-                    "a wait has taken longer than asked: the pooler has too few connections"
-                )
+                self.poll_from_now_on("a wait has taken longer than asked: the pooler has too few connections")
             if event in ("ready", "resumed"):
                 group.not_before = now + HOLD
                 for lane in group.lanes:
@@ -1022,7 +754,7 @@ class Engine:
                 self._tick_stop(now)
             restart = [group for group in self.groups if self._outdated(group, now)]
             if self.crowded_at is None and not self.polling:
-                slow = any(now - c.sent > CROWDED for c in (*self.calls, *self.beats))
+                slow = any(now - sent > CROWDED for sent in [c.sent for c in self.calls] + [b.sent for b in self.beats])
                 if slow and (waiting := [g for g in self.groups if g.call is not None]):
                     self.crowded_at = now
                     restart = waiting
@@ -1038,12 +770,7 @@ class Engine:
             self._abort(run, "lost", now)
         if now >= run.timeout_at and not run.settling:
             self._abort(run, "timeout", now)
-        if (
-            not run.stuck
-            and now - run.aborted_at > self.settings.stuck_after
-            and run.job
-            and not run.job.ended
-        ):
+        if not run.stuck and now - run.aborted_at > self.settings.stuck_after and run.job and not run.job.ended:
             run.stuck = True
             self.counts["stuck"] += 1
             self.observe("stuck", 1, queue=run.queue)
@@ -1116,9 +843,7 @@ class Engine:
     def health(self, now: float) -> dict[str, Any]:
         """For probes: whether the server answers, and when it did last."""
         with self.lock:
-            late = any(
-                run.next_beat < now - run.seconds / 3 for run in self.runs.values() if self._extends(run)
-            )
+            late = any(run.next_beat < now - run.seconds / 3 for run in self.runs.values() if self._extends(run))
             late = late or any(now - beat.sent > 10 for beat in self.beats)
             return {
                 "ok": self.down_since is None and self.fatal is None and not late,
@@ -1139,53 +864,6 @@ class Engine:
             return {"settled": dict(self.settled), **self.counts, **used}
 
 
-def _lanes(tasks: Iterable[TaskBase[Any]], concurrency: int) -> list[Lane]:
-    """A lane for each version of each queue. Tasks that share a queue share its slots."""
-    lanes: dict[tuple[str, int], Lane] = {}
-    slots: dict[str, Slots] = {}
-    for task in tasks:
-        limit = min(task.concurrency or concurrency, concurrency)
-        if (shared := slots.get(task.queue)) is None:
-            shared = slots[task.queue] = Slots(limit, task.weight)
-        else:
-            shared.limit = min(shared.limit + limit, concurrency)
-        for version in task.versions():
-            lane = lanes.setdefault((task.queue, version), Lane(task.queue, version, shared))
-            lane.tasks.setdefault(task.name, task)
-            lane.batch = max(lane.batch, task.batch)
-            if task.lease is not None:
-                lane.lease = interval(task.lease)
-    return list(lanes.values())
-
-
 def backoff(failures: int) -> float:
     """From 250 ms to 30 s, with jitter."""
-    return min(30.0, 0.25 * 2 ** min(failures - 1, 10)) * random.uniform(0.75, 1.25)
-
-
-def was_aborted(error: BaseException) -> bool:
-    """Whether an error comes of an abort, also where the handler has wrapped it."""
-    seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        if isinstance(one, (Aborted, asyncio.CancelledError)):
-            return True
-        seen.add(id(one))
-        one = one.__cause__ or one.__context__
-    return False
-
-
-def _copy(outcome: Outcome) -> Outcome:
-    copy: Outcome = type(outcome).__new__(type(outcome))
-    copy.__dict__.update(outcome.__dict__)
-    return copy
-
-
-def _map(value: Any, hook: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return hook(value)
-    if isinstance(value, dict):
-        return {k: _map(v, hook) for k, v in value.items()}  # pyright: ignore
-    if isinstance(value, list):
-        return [_map(v, hook) for v in value]  # pyright: ignore
-    return value
+    return min(30.0, 0.25 * 2.0 ** min(failures - 1, 10)) * random.uniform(0.75, 1.25)

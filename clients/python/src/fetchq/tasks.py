@@ -156,7 +156,8 @@ class Document:
         row: dict[str, Any] = loads(text)
         for name in _TIMES:
             row[name] = _time(row.get(name))
-        return cls(**{f.name: row.get(f.name) for f in fields(cls)})
+        values: dict[str, Any] = {f.name: row.get(f.name) for f in fields(cls)}
+        return cls(**values)
 
 
 def _time(value: str | None) -> datetime | str | None:
@@ -201,8 +202,8 @@ def payload_type(function: Callable[..., Any], *, batch: bool) -> Any:
         raise ConfigError(f"{_name(function)} must take a payload, and perhaps a context")
     kind = hints.get(names[0], Any)
     if batch:
-        return (get_args(kind) or (Any,))[0]
-    return kind
+        kind = (get_args(kind) or (Any,))[0]
+    return kind  # pyright: ignore
 
 
 def _name(function: Callable[..., Any]) -> str:

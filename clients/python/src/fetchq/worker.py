@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import signal as signals
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from types import FrameType
 from typing import Any
 
@@ -29,12 +30,14 @@ from ._handling import (
     make_settings,
     work_in_thread,
 )
+from ._runs import Group, Job
 from .app import App
 from .context import Context, logger, monotonic
-from .engine import Engine, Group, Job, Topic
+from .engine import Engine, Topic
 from .errors import ConfigError
 from .outcomes import Outcome, settlement
 from .plugins import Plugin
+from .tasks import Doc
 
 
 class Worker:
@@ -96,9 +99,9 @@ class Worker:
         self._heart.start()
         self._spawn("clock", self._clock)
         for number in range(self._calls):
-            self._spawn(f"call-{number}", lambda conn=first if number == 0 else None: self._caller(conn))
+            self._spawn(f"call-{number}", functools.partial(self._caller, first if number == 0 else None))
         for group in self.engine.groups:
-            self._spawn(f"wait-{group.version}", lambda group=group: self._waiter(group))
+            self._spawn(f"wait-{group.version}", functools.partial(self._waiter, group))
         return self
 
     def stop(self, grace: float | None = None) -> None:
@@ -139,7 +142,7 @@ class Worker:
         self.join()
 
     @contextlib.contextmanager
-    def _handling(self) -> Iterator[None]:
+    def _handling(self) -> Generator[None, None, None]:
         def handle(number: int, _: FrameType | None) -> None:
             if self.engine.stopping:
                 logger.warning("the process ends at once: a second signal")
@@ -202,11 +205,11 @@ class Worker:
         conn: psycopg.Connection[Any] | None = None
         while True:
             with turn:
-                while isinstance(todo := engine.take_wait(group, now := monotonic()), float):
+                while isinstance(todo := engine.take_wait(group, now := monotonic()), (float, int)):
                     if engine.finished:
                         break
                     turn.wait(None if todo == math.inf else max(0.0, todo - now))
-            if isinstance(todo, float):
+            if isinstance(todo, (float, int)):
                 break
             try:
                 if conn is None or not usable(conn):
@@ -279,7 +282,7 @@ class Worker:
         while True:
             phase: Any = "handler"
             conn: Any = None
-            ctx.follow_ups = []
+            ctx.follow_ups = list[Doc]()
             try:
                 with self._transaction(task.transaction) as conn:
                     ctx.conn = conn
@@ -303,7 +306,7 @@ class Worker:
             reruns += 1
 
     @contextlib.contextmanager
-    def _transaction(self, given: Any) -> Iterator[Any]:
+    def _transaction(self, given: Any) -> Generator[Any, None, None]:
         with self._lender.lend() if given is True else given() as conn:
             yield conn
 
