@@ -87,6 +87,12 @@ _WAIT = f"""call fetchq.worker_wait(cast(:queues as text[]), {_text("worker")}, 
 _LEASES = f"""select l.subject, l.lease from fetchq.lease_list({_text("queue")}) l
  where l.worker = {_text("worker")} and (l.pid = cast(:pid as int) or cast(:exclusive as int) = 1)"""
 
+_DUE_NOW = (
+    f"select fetchq.docs_retry({_text('queue')}, pg_catalog.jsonb_build_object('status', 'planned'),"
+    " max_docs => 1000000)"
+)
+_OPEN = f"select s.ready + s.active from fetchq.queue_stats({_text('queue')}) s"
+
 
 def put(docs: str, queue: str | None = None) -> Query:
     return Query(_PUT, {"queue": queue, "docs": docs})
@@ -140,6 +146,14 @@ def extend(extensions: str, lease: str | None) -> Query:
 def wait(queues: Sequence[str], worker: str, timeout: str, leases: str, version: int, mark: int | None) -> Query:
     values = {"queues": list(queues), "worker": worker, "timeout": timeout}
     return Query(_WAIT, {**values, "leases": leases, "version": version, "mark": mark})
+
+
+def due_now(queue: str) -> Query:
+    return Query(_DUE_NOW, {"queue": queue})
+
+
+def open_documents(queue: str) -> Query:
+    return Query(_OPEN, {"queue": queue})
 
 
 def leases(queue: str, worker: str, pid: int, exclusive: bool) -> Query:

@@ -93,10 +93,14 @@ class AsyncWorker:
         self._end = self._task(self._clock(loops), "fetchq-clock")
         return self
 
-    def stop(self, grace: float | None = None) -> None:
+    def stop(self, grace: float | None = None, *, now: bool = False) -> None:
         """Leases no more documents. Handlers have ``grace`` seconds to finish; then they are cancelled, and
-        their documents go back without counting the attempt. Returns at once: see :meth:`join`."""
-        self.engine.ask_stop(grace)
+        their documents go back without counting the attempt. With ``now``, nothing is waited
+        for, and leases end by their time. Returns at once: see :meth:`join`."""
+        if now:
+            self.engine.abandon()
+        else:
+            self.engine.ask_stop(grace)
 
     async def join(self) -> None:
         """Waits until the worker has stopped. Raises the error that has ended it, if it was one."""
@@ -256,7 +260,7 @@ class AsyncWorker:
                     )
         for group in engine.groups:
             await self._interrupt(group)
-        await asyncio.wait(loops, timeout=10)
+        await asyncio.wait(loops, timeout=0 if engine.abandoned else 10)
         for loop in loops:
             loop.cancel()
         self._threads.close()

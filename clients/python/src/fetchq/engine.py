@@ -83,6 +83,7 @@ class Engine:
         self.stop_at = math.inf
         self.give_up_at = math.inf
         self.gave_up = False
+        self.abandoned = False
         self.fatal: BaseException | None = None
         self.last_beat: float | None = None
         self.last_call: float | None = None
@@ -97,6 +98,8 @@ class Engine:
     def take_call(self, now: float) -> Call | None:
         """The next call that is due, or None."""
         with self.lock:
+            if self.abandoned:
+                return None
             for lane in self.lanes:
                 if self._due(lane, now) > now:
                     continue
@@ -655,7 +658,7 @@ class Engine:
     def take_wait(self, group: Group, now: float) -> WaitCall | float:
         """The wait that a session should make now, or until when it has none to make."""
         with self.lock:
-            if self.polling:
+            if self.polling or self.abandoned:
                 return math.inf
             if self.crowded_at is not None and now < self.crowded_at + 1.5:
                 return self.crowded_at + 1.5
@@ -823,10 +826,20 @@ class Engine:
             self.stopping = True
             self._wake_all()
 
+    def abandon(self) -> None:
+        """Ends at once: handlers are told to stop, and nothing is settled any more."""
+        with self.lock:
+            self.stopping = self.aborting = self.gave_up = self.abandoned = True
+            for run in list(self.runs.values()):
+                self._abort(run, "shutdown", 0.0)
+            self._wake_all()
+
     @property
     def finished(self) -> bool:
         """Whether a stop is complete."""
         with self.lock:
+            if self.abandoned:
+                return True
             if not self.stopping or self.calls:
                 return False
             left = self.runs or any(lane.settle for lane in self.lanes)

@@ -25,6 +25,7 @@ class Plugin:
         return contextlib.nullcontext()
 
     def observe(self, event: str, value: float, attributes: dict[str, Any]) -> None:  # noqa: ARG002
-        """Told of what the runtime measures: ``settled`` (seconds of the handler, by ``outcome``), ``lost``,
-        ``stuck``, ``aborted``, ``call`` (seconds of a call to the server, by ``call``), ``slots``."""
+        """Told of what the runtime measures: ``settled`` (by ``outcome``), ``handled`` (seconds of a handler),
+        ``lost``, ``stuck``, ``aborted`` (by ``reason``), ``call`` (seconds of a call to the server, by ``call``),
+        ``slots`` (handlers that run). It must return at once."""
         return

@@ -78,6 +78,7 @@ class Worker:
         self._calls = calls
         self._handlers = Threads(self.engine, self._work)
         self._threads: list[threading.Thread] = []
+        self._calling: list[psycopg.Connection[Any]] = []
         self._waiting: dict[int, psycopg.Connection[Any]] = {}
         self._started = False
         self._ended = threading.Event()
@@ -104,10 +105,14 @@ class Worker:
             self._spawn(f"wait-{group.version}", functools.partial(self._waiter, group))
         return self
 
-    def stop(self, grace: float | None = None) -> None:
+    def stop(self, grace: float | None = None, *, now: bool = False) -> None:
         """Leases no more documents. Handlers have ``grace`` seconds to finish; then they are told to stop, and
-        their documents go back without counting the attempt. Returns at once: see :meth:`join`."""
-        self.engine.ask_stop(grace)
+        their documents go back without counting the attempt. With ``now``, nothing is waited
+        for, and leases end by their time. Returns at once: see :meth:`join`."""
+        if now:
+            self.engine.abandon()
+        else:
+            self.engine.ask_stop(grace)
 
     def join(self, timeout: float | None = None) -> bool:
         """Waits until the worker has stopped. Raises the error that has ended it, if it was one."""
@@ -176,6 +181,7 @@ class Worker:
         """Makes the calls that settle and lease."""
         engine, turn = self.engine, self._turns["call"]
         notices: Notices | None = None if conn is None else Notices(conn)
+        self._calling += [] if conn is None else [conn]
         while True:
             with turn:
                 while (todo := engine.take_call(now := monotonic())) is None and not engine.finished:
@@ -186,6 +192,7 @@ class Worker:
             try:
                 if conn is None or not usable(conn):
                     conn = connect(self.source)
+                    self._calling.append(conn)
                     notices = Notices(conn)
                 todo.sent = monotonic()
                 rows = run(conn, todo.query)
@@ -238,6 +245,8 @@ class Worker:
                 self._interrupt(group)
         for group in engine.groups:
             self._interrupt(group)
+        for conn in list(self._calling) if engine.abandoned else ():
+            hang_up(conn)
         self._end()
 
     def _interrupt(self, group: Group) -> None:
