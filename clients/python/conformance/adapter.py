@@ -110,6 +110,10 @@ def utf16(units: list[int]) -> str:
     return b"".join(u.to_bytes(2, "little") for u in units).decode("utf-16-le", "surrogatepass")
 
 
+def cancelled(answer: fetchq.Cancelled) -> dict[str, Any]:
+    return {"cancelled": answer.was_cancelled, "status": answer.status}
+
+
 def error_of(error: BaseException) -> dict[str, Any]:
     state = sqlstate(error)
     if isinstance(error, ConfigError):
@@ -446,7 +450,7 @@ class Sync(Adapter):
         if what == "put_many":
             return {"puts": [p._asdict() for p in self.client.put_many([self.doc(one) for one in line["docs"]])]}
         if what == "cancel":
-            return {"cancelled": self.client.cancel(line["queue"], line["subject"]), "status": None}
+            return cancelled(self.client.cancel(line["queue"], line["subject"]))
         if what == "get":
             doc = self.client.get(line["queue"], line["subject"])
             names = ("subject", "status", "attempts", "payload", "result", "last_error")
@@ -662,7 +666,7 @@ class Async(Adapter):
         if what == "put_many":
             return {"puts": [p._asdict() for p in await self.client.put_many([self.doc(one) for one in line["docs"]])]}
         if what == "cancel":
-            return {"cancelled": await self.client.cancel(line["queue"], line["subject"]), "status": None}
+            return cancelled(await self.client.cancel(line["queue"], line["subject"]))
         if what == "get":
             doc = await self.client.get(line["queue"], line["subject"])
             names = ("subject", "status", "attempts", "payload", "result", "last_error")

@@ -27,7 +27,7 @@ from .outcomes import (
     seconds,
 )
 from .plugins import Plugin
-from .tasks import AsyncTask, Batch, Doc, Document, Put, Task, Unique, Waited
+from .tasks import AsyncTask, Batch, Cancelled, Doc, Document, Put, Task, Unique, Waited
 from .worker import Worker
 
 __version__ = "5.0.0"
@@ -40,6 +40,7 @@ __all__ = [
     "AsyncTask",
     "AsyncWorker",
     "Batch",
+    "Cancelled",
     "Complete",
     "ConfigError",
     "Context",

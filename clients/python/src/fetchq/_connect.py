@@ -16,7 +16,6 @@ from .errors import ConfigError
 
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool, ConnectionPool
-    from typing_extensions import LiteralString
 
 Row = tuple[Any, ...]
 Source = Union[str, "ConnectionPool[Any]", Callable[[], "psycopg.Connection[Any]"]]
@@ -51,7 +50,7 @@ def run(conn: Any, query: Query) -> list[Row]:
     """Runs a statement on a connection of psycopg, SQLAlchemy (also a ``Session``) or Django."""
     if is_sync(conn):
         with conn.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(cast("LiteralString", query.pyformat()), query.values)
+            cursor.execute(query.pyformat(), query.values)  # pyright: ignore[reportArgumentType]
             return cursor.fetchall() if cursor.description else []
     roots = _roots(conn)
     if "sqlalchemy" in roots:
@@ -72,7 +71,7 @@ async def arun(conn: Any, query: Query) -> list[Row]:
     """Runs a statement on a connection of psycopg, SQLAlchemy (also an ``AsyncSession``) or asyncpg."""
     if is_async(conn):
         async with conn.cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(cast("LiteralString", query.pyformat()), query.values)
+            await cursor.execute(query.pyformat(), query.values)  # pyright: ignore[reportArgumentType]
             return await cursor.fetchall() if cursor.description else []
     roots = _roots(conn)
     if "sqlalchemy" in roots:
@@ -88,11 +87,13 @@ async def arun(conn: Any, query: Query) -> list[Row]:
 
 def _parameters(source: Any) -> tuple[str, dict[str, Any]]:
     """What a pool connects with, which may be functions of it."""
-    conninfo: Any = source.conninfo
-    kwargs: Any = source.kwargs
-    return (conninfo() if callable(conninfo) else conninfo) or "", dict(
-        (kwargs() if callable(kwargs) else kwargs) or {}
-    )
+    conninfo: Any = _given(source.conninfo)
+    kwargs: Any = _given(source.kwargs)
+    return conninfo or "", dict(kwargs or {})
+
+
+def _given(value: Any) -> Any:
+    return value() if callable(value) else value
 
 
 def _arguments(conninfo: str, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +125,7 @@ async def aconnect(source: AsyncSource) -> psycopg.AsyncConnection[Any]:
     if hasattr(source, "conninfo"):
         conninfo, kwargs = _parameters(source)
         return await psycopg.AsyncConnection.connect(conninfo, **_arguments(conninfo, kwargs))
-    conn = await source()
+    conn: psycopg.AsyncConnection[Any] = await cast("Any", source)()
     await conn.set_autocommit(True)
     conn.prepare_threshold = None
     return conn

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from ._json import clean
 from .context import logger
 from .errors import Aborted, InvalidPayload, Reason
-from .outcomes import Kill, Outcome, Retry, Snooze, describe
+from .outcomes import Duration, Kill, Outcome, Retry, Snooze, describe
 from .tasks import TaskBase
 
 
@@ -49,7 +49,7 @@ def _rule(task: TaskBase[Any], error: BaseException) -> Outcome | None:
             if value is None or isinstance(value, Outcome):
                 # A copy, because the message of this error is written into it.
                 return None if value is None else _copy(value)
-            return Retry(error, delay=value)
+            return Retry(error, delay=cast("Duration", value))
         except Exception as problem:  # The rule of the application is wrong.
             logger.error("%s: the rule for %s fails: %s", task, base.__name__, describe(problem))
             return None

@@ -17,6 +17,7 @@ from .plugins import Plugin
 from .tasks import (
     AsyncTask,
     Batch,
+    Cancelled,
     Doc,
     Document,
     Put,
@@ -244,9 +245,9 @@ class App(_Base[Task[Any], Source]):
         rows = self._run(_sql.get(queue, subject), conn)
         return Document.read(rows[0][0]) if rows else None
 
-    def cancel(self, queue: str, subject: str, *, conn: Any = None) -> bool:
-        """Cancels a document; its worker stops. False: there was nothing to cancel."""
-        return bool(self._run(_sql.cancel(queue, subject), conn)[0][0])
+    def cancel(self, queue: str, subject: str, *, conn: Any = None) -> Cancelled:
+        """Cancels a document; its worker stops."""
+        return Cancelled(*self._run(_sql.cancel(queue, subject), conn)[0])
 
     def wait(self, queue: str, subject: str, timeout: Duration = 30) -> Waited:
         """Waits until a document is settled. It needs a connection for as long as it waits."""
@@ -343,9 +344,9 @@ class AsyncApp(_Base[AsyncTask[Any], AsyncSource]):
         rows = await self._run(_sql.get(queue, subject), conn)
         return Document.read(rows[0][0]) if rows else None
 
-    async def cancel(self, queue: str, subject: str, *, conn: Any = None) -> bool:
-        """Cancels a document; its worker stops. False: there was nothing to cancel."""
-        return bool((await self._run(_sql.cancel(queue, subject), conn))[0][0])
+    async def cancel(self, queue: str, subject: str, *, conn: Any = None) -> Cancelled:
+        """Cancels a document; its worker stops."""
+        return Cancelled(*(await self._run(_sql.cancel(queue, subject), conn))[0])
 
     async def wait(self, queue: str, subject: str, timeout: Duration = 30) -> Waited:
         """Waits until a document is settled. It needs a connection for as long as it waits."""

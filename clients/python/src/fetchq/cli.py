@@ -88,7 +88,10 @@ def _sync(app: App | AsyncApp) -> None:
 def _supervise(count: int, argv: Sequence[str]) -> int:
     """Runs processes, passes signals on to them, and ends them all when one of them ends."""
     command = [sys.executable, "-m", "fetchq", "worker", *argv, "--processes", "1"]
-    children = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
+    children = [
+        subprocess.Popen(command, start_new_session=True)  # noqa: S603
+        for _ in range(count)
+    ]
     stopping = False
 
     def forward(number: int, _: object) -> None:

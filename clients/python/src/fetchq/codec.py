@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from typing_extensions import NotRequired, Required, is_typeddict
@@ -133,7 +133,7 @@ def _read_list(kind: Any, args: tuple[Any, ...], value: Any, where: str) -> Any:
             raise _wrong(where, f"an array of {len(args)}", items)
         return tuple(_read(t, v, f"{where}[{i}]") for i, (t, v) in enumerate(zip(args, items, strict=True)))
     inner = args[0] if args else Any
-    make: Callable[[Any], Any] = kind
+    make = cast("Callable[[Any], Any]", kind)
     return make(_read(inner, v, f"{where}[{i}]") for i, v in enumerate(items))
 
 

@@ -116,7 +116,7 @@ class BaseContext:
         value = clean(loads(dumps(value)))
         if not steps:
             return value
-        rest: dict[str, Any] = value if isinstance(value, dict) else {"value": value}
+        rest = cast("dict[str, Any]", value if isinstance(value, dict) else {"value": value})
         return {**rest, STEPS: steps}
 
     def _store_step(self, name: str, value: Any, done: Callable[[BaseException | None], None]) -> Any:

@@ -65,7 +65,7 @@ class OpenTelemetry(Plugin):
     @contextlib.contextmanager
     def put(self, docs: Sequence[Doc]) -> Generator[None, None, None]:
         queues = sorted({doc.queue for doc in docs})
-        attributes = {SYSTEM: "fetchq", OPERATION: "send", OPERATION_NAME: "send", COUNT: len(docs)}
+        attributes: dict[str, Any] = {SYSTEM: "fetchq", OPERATION: "send", OPERATION_NAME: "send", COUNT: len(docs)}
         name = "send"
         if len(queues) == 1:
             attributes[DESTINATION] = queues[0]

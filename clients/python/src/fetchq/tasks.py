@@ -106,6 +106,16 @@ class Put(NamedTuple):
     action: str
 
 
+class Cancelled(NamedTuple):
+    """Whether a document was cancelled, and the status that it had; it is true if it was."""
+
+    was_cancelled: bool
+    status: str | None
+
+    def __bool__(self) -> bool:
+        return self.was_cancelled
+
+
 class Waited(NamedTuple):
     """What became of a document: ``completed``, ``killed`` or ``dropped``. If the time is over, ``planned``,
     ``pending`` or ``active``."""
@@ -200,10 +210,8 @@ def payload_type(function: Callable[..., Any], *, batch: bool) -> Any:
         raise ConfigError(f"the annotations of {_name(function)} cannot be read: {error}") from error
     if not names or len(names) > 2:
         raise ConfigError(f"{_name(function)} must take a payload, and perhaps a context")
-    kind = hints.get(names[0], Any)
-    if batch:
-        kind = (get_args(kind) or (Any,))[0]
-    return kind  # pyright: ignore
+    kind: Any = hints.get(names[0], Any)
+    return (get_args(kind) or (Any,))[0] if batch else kind  # pyright: ignore
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -310,8 +318,8 @@ class Task(TaskBase[P]):
         """The document as it is now, or as the history has it."""
         return self.app.get(self.queue, subject, conn=conn)
 
-    def cancel(self, subject: str, *, conn: Any = None) -> bool:
-        """Cancels a document that is planned, pending or active; its worker stops. False: there was none."""
+    def cancel(self, subject: str, *, conn: Any = None) -> Cancelled:
+        """Cancels a document that is planned, pending or active; its worker stops."""
         return self.app.cancel(self.queue, subject, conn=conn)
 
     def wait(self, subject: str, timeout: Duration = 30) -> Waited:
@@ -337,8 +345,8 @@ class AsyncTask(TaskBase[P]):
         """The document as it is now, or as the history has it."""
         return await self.app.get(self.queue, subject, conn=conn)
 
-    async def cancel(self, subject: str, *, conn: Any = None) -> bool:
-        """Cancels a document that is planned, pending or active; its worker stops. False: there was none."""
+    async def cancel(self, subject: str, *, conn: Any = None) -> Cancelled:
+        """Cancels a document that is planned, pending or active; its worker stops."""
         return await self.app.cancel(self.queue, subject, conn=conn)
 
     async def wait(self, subject: str, timeout: Duration = 30) -> Waited:

@@ -85,7 +85,13 @@ def _job(task: TaskBase[Any], payload: Any, attempts: int, options: dict[str, An
         headers[TASK_HEADER] = task.name
     now = time.time()
     progress = options.get("progress")
-    row = (options.get("subject", "test"), dumps(payload), dumps(headers), attempts, options.get("max_attempts", 25))
+    row: tuple[Any, ...] = (
+        options.get("subject", "test"),
+        dumps(payload),
+        dumps(headers),
+        attempts,
+        options.get("max_attempts", 25),
+    )
     row += (1, 60.0, now + 60, now, now, 0, 0, options.get("last_error"))
     run = Run(lane, (*row, None if progress is None else dumps(progress)), monotonic())
     if (reason := options.get("reason")) is not None:

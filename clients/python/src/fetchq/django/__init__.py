@@ -21,9 +21,9 @@ def conninfo(alias: str = "default") -> str:
     """The connection string of a database of the settings: ``app.open(conninfo())``."""
     from django.db import connections
 
-    parameters = connections[alias].get_connection_params()
+    parameters: dict[str, Any] = connections[alias].get_connection_params()
     known = {k: v for k, v in parameters.items() if isinstance(v, (str, int)) and k not in _NOT_OF_LIBPQ}
-    return make_conninfo(**known)
+    return make_conninfo("", **known)
 
 
 _NOT_OF_LIBPQ = ("prepare_threshold", "isolation_level", "server_side_binding", "assume_role", "pool", "autocommit")
