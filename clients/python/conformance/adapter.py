@@ -176,6 +176,8 @@ class Log(logging.Handler):
         fields = {k: getattr(record, k) for k in ("queue", "subject", "attempt") if hasattr(record, k)}
         level = "error" if record.levelno >= logging.ERROR else "warn" if record.levelno >= logging.WARNING else "info"
         worker = HANDLES.get(getattr(record, "worker", None))
+        if hasattr(record, "worker"):
+            fields["worker"] = record.worker
         send({"event": "log", "worker": worker, "level": level, "message": record.getMessage(), "fields": fields})
 
 

@@ -109,7 +109,9 @@ def check(conn: psycopg.Connection[Any], engine: Engine) -> None:
         if sqlstate(error) == "42704":
             raise ConfigError(f"{describe(error).splitlines()[0]}: run app.sync() to create the queues") from error
         raise missing_extension(error) or error from error
-    if not preloaded:
+    if engine.polling:
+        logger.info("the worker polls every %g s, as it was told to", engine.settings.poll)
+    elif not preloaded:
         engine.poll_from_now_on("the library fetchq is not in shared_preload_libraries")
 
 
@@ -118,7 +120,10 @@ def check_pool(source: Any, engine: Engine, tasks: Sequence[TaskBase[Any]]) -> N
     wanted = sum(min(t.concurrency or engine.settings.concurrency, engine.settings.concurrency) for t in tasks)
     wanted = min(wanted, engine.settings.concurrency)
     size = largest(source)
-    if size is not None and size < max(wanted, 1):
+    if size is not None and size < 2:
+        # A wait for a result would keep every put of this process waiting.
+        raise ConfigError(f"the pool has at most {size} connection: give it max_size=2 or more")
+    if size is not None and size < wanted:
         raise ConfigError(
             f"the pool has at most {size} connections, and {wanted} transactional handlers may run at once: give it "
             f"max_size={wanted} or more, or the tasks or the worker a smaller concurrency"
@@ -139,7 +144,7 @@ class Notices:
     def report(self, engine: Engine, queue: str) -> None:
         texts, self.texts = self.texts, []
         for text in texts:
-            engine.lost(queue, "a document", text)
+            engine.unsettled(queue, text)
 
 
 class Heart(threading.Thread):

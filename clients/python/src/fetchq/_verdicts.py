@@ -22,7 +22,7 @@ def verdict(error: BaseException, task: TaskBase[Any] | None, reason: Reason | N
         if reason == "shutdown":
             return Snooze()
         limit = task.timeout if task else None
-        error = TimeoutError(f"the handler was stopped after {limit:g} s" if limit else "the handler timed out")
+        error = TimeoutError(f"timeout: the handler was stopped after {limit:g} s" if limit else "timeout")
     elif isinstance(error, InvalidPayload) and task is not None and task.on_invalid == "kill":
         return Kill(error, details=_details(error, worker))
     given = _rule(task, error) if task is not None else None

@@ -95,10 +95,10 @@ class AsyncWorker:
 
     def stop(self, grace: float | None = None, *, now: bool = False) -> None:
         """Leases no more documents. Handlers have ``grace`` seconds to finish; then they are cancelled, and
-        their documents go back without counting the attempt. With ``now``, nothing is waited
-        for, and leases end by their time. Returns at once: see :meth:`join`."""
+        their documents go back without counting the attempt. With ``now``, nobody is
+        waited for, and all documents go back. Returns at once: see :meth:`join`."""
         if now:
-            self.engine.abandon()
+            self.engine.abandon(monotonic())
         else:
             self.engine.ask_stop(grace)
 
@@ -111,7 +111,7 @@ class AsyncWorker:
 
     async def run(self, *, signals: bool = False) -> None:
         """Works until the worker is stopped, or this task is cancelled. With ``signals``, SIGTERM and SIGINT stop
-        it, and a second one ends the process at once."""
+        it. A second one stops it at once, a third one ends the process."""
         with self._handling() if signals else contextlib.nullcontext():
             await self.start()
             try:
@@ -141,14 +141,15 @@ class AsyncWorker:
 
     @contextlib.contextmanager
     def _handling(self) -> Generator[None, None, None]:
-        loop = asyncio.get_running_loop()
+        loop, seen = asyncio.get_running_loop(), 0
 
         def handle(number: int) -> None:
-            if self.engine.stopping:
-                logger.warning("the process ends at once: a second signal")
+            nonlocal seen
+            seen += 1
+            if seen > 2:
                 os._exit(128 + number)
-            logger.info("the worker stops: signal %d", number)
-            self.stop()
+            logger.info("the worker stops%s: signal %d", " at once" if seen == 2 else "", number)
+            self.stop(now=seen == 2)
 
         for number in (signals.SIGTERM, signals.SIGINT):
             loop.add_signal_handler(number, handle, number)
@@ -349,6 +350,8 @@ class AsyncWorker:
                     given = as_outcome(await self._call(job, prepared))
                     if not isinstance(given, Outcome):
                         raise given
+                    if run.reason == "timeout":
+                        raise Aborted("timeout")
                     phase = "settle"
                     body = settlement(run.subject, run.lease, given, ctx.follow_ups)
                     await arun(conn, _sql.settle(run.queue, f"[{body}]", "error"))
@@ -361,6 +364,8 @@ class AsyncWorker:
                 if isinstance(next_, BaseException):
                     engine.ended(job, [next_], monotonic())
                     return
+                if next_ == "confirm":
+                    await asyncio.sleep(min(2.0, 0.05 * 2**reruns) if reruns else 0)
                 if next_ == "drop" or (next_ == "confirm" and not await self._is_ours(run)):
                     engine.dropped(job, monotonic(), None if next_ == "confirm" else str(error))
                     return

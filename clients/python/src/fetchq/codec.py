@@ -120,8 +120,9 @@ def _read_object(kind: Any, value: Any, where: str) -> Any:
         needed = {n for n, f in declared.items() if f.default is unset and f.default_factory is unset}
     if missing := sorted(needed - given.keys()):
         raise InvalidPayload(f"{where} has no {', '.join(missing)}")
-    # Keys that are not declared are left out: a newer producer may know more.
-    return kind(**{n: _read(h, given[n], f"{where}.{n}") for n, h in hints.items() if n in given})
+    values = {n: _read(h, given[n], f"{where}.{n}") for n, h in hints.items() if n in given}
+    # A newer producer may know more keys. A dataclass has no place for them.
+    return {**given, **values} if is_typeddict(kind) else kind(**values)
 
 
 def _read_list(kind: Any, args: tuple[Any, ...], value: Any, where: str) -> Any:

@@ -45,6 +45,9 @@ HOLD = 0.05
 """For how long a queue without documents may be left out of the wait."""
 PROBE = 5.0
 """How often a worker that is too busy to wait looks whether it was asked to stop."""
+RERUNS = 10
+"""How often a transactional handler runs anew after its connection has broken. A pool may hand out several
+connections that a restart of the server has ended; but a handler may also be what ends them."""
 CROWDED = 2.0
 """A call that takes so long while a session waits may be held up by a pooler that is too small."""
 
@@ -73,6 +76,7 @@ class Engine:
         self.runs: dict[tuple[str, str], Run] = {}
         self.jobs = 0
         self.bytes = 0
+        self.mean = 65536.0  # The expected size of a payload, as long as none was seen.
         self.calls: set[Call] = set()
         self.beats: set[Beat] = set()
         self.freed = 0
@@ -83,6 +87,7 @@ class Engine:
         self.stop_at = math.inf
         self.give_up_at = math.inf
         self.gave_up = False
+        self.abandon_at = math.inf
         self.abandoned = False
         self.fatal: BaseException | None = None
         self.last_beat: float | None = None
@@ -168,9 +173,8 @@ class Engine:
         if free <= 0:
             return 0
         room = free * lane.batch
-        if self.bytes and (left := self.settings.max_bytes - self.bytes) < room * (mean := self.bytes / len(self.runs)):
-            room = max(0, int(left / mean))
-        return room
+        fitting = int(max(0, self.settings.max_bytes - self.bytes) / self.mean)
+        return min(room, fitting if self.bytes else max(1, fitting))
 
     def answered(self, call: Call, rows: list[Row], now: float) -> list[Job]:
         """A call has succeeded: what was sent is settled, and what it has leased is to be started."""
@@ -226,6 +230,7 @@ class Engine:
                 self._forget(former)
             self.runs[run.key] = run
             self.bytes += run.size
+            self.mean += (run.size + 100 - self.mean) / 10
             task = self._task(lane, run)
             if task is None or self.stopping:
                 self._finish(run, Snooze(self._unknown(run) if task is None else None), now)
@@ -272,6 +277,14 @@ class Engine:
         self.counts["lost"] += 1
         self.observe("lost", 1, queue=queue)
         logger.warning("%s: %s was not settled: %s", queue, subject, why, extra={"queue": queue, "subject": subject})
+
+    def unsettled(self, queue: str, warning: str) -> None:
+        """The server has warned of documents that were not settled, with their names."""
+        with self.lock:
+            number = int(warning.split(" ", 1)[0]) if warning[:1].isdigit() else 1
+            self.counts["lost"] += number
+            self.observe("lost", number, queue=queue)
+            logger.warning("%s", warning, extra={"queue": queue, "worker": self.worker})
 
     def _is_settled(self, one: Settled) -> None:
         self.settled[one.action] = self.settled.get(one.action, 0) + 1
@@ -379,9 +392,11 @@ class Engine:
                 self._handled(run, job.task, now)
                 if run.gone or run.settling:
                     continue
-                if run.reason in ("cancelled", "lost"):
+                if run.reason in ("cancelled", "lost") or (run.stuck and now >= run.deadline):
                     self._forget(run)
                     continue
+                if run.reason == "timeout" and not isinstance(outcome, BaseException):
+                    outcome = Aborted("timeout")  # It has ended in spite of it, but too late.
                 if not isinstance(outcome, Outcome):
                     outcome = Complete() if outcome is None else verdict(outcome, job.task, run.reason, self.worker)
                 self._finish(run, outcome, now, self._follow_ups(run))
@@ -405,6 +420,7 @@ class Engine:
                 self._handled(run, job.task, now)
                 self._log_outcome(run, outcome)
                 self._is_settled(Settled(run, "", outcome.action))
+            self.signal("call")  # There is room, and no settlement that says so.
 
     def dropped(self, job: Job, now: float, why: str | None = None) -> None:
         """A handler has ended whose document is not ours any more: there is nothing to settle."""
@@ -415,6 +431,7 @@ class Engine:
                 if why is not None and run.reason is None:
                     self.lost(run.queue, run.subject, why)
                 self._forget(run)
+            self.signal("call")
 
     def after_rollback(
         self,
@@ -433,7 +450,7 @@ class Engine:
             return error
         what = kind(error) if is_database(error) else "data"
         # The connection has broken. Was it committed? Only an answer to a commit would say so.
-        if what == "connection" and (broken or phase == "commit") and reruns < 3:
+        if what == "connection" and (broken or phase == "commit") and reruns < RERUNS:
             return "confirm"
         if what == "conflict" and sqlstate(error) in ("40001", "40P01") and reruns < job.task.conflicts:
             return "again"
@@ -448,7 +465,7 @@ class Engine:
         self.jobs -= 1
         job.slots.jobs -= 1
         if self.jobs == self.settings.concurrency - 1:
-            self.signal("call")
+            self.signal("call")  # Queues that had no slot left may have one now.
 
     def _finish(self, run: Run, outcome: Outcome, now: float, then: Sequence[Doc] = ()) -> None:
         outcome = redacted(outcome, self.settings.redact)
@@ -777,12 +794,13 @@ class Engine:
             run.stuck = True
             self.counts["stuck"] += 1
             self.observe("stuck", 1, queue=run.queue)
-            self._log(logging.ERROR, run, "the handler does not stop (%s), and keeps its slot", run.reason)
+            self._log(logging.WARNING, run, "the handler is stuck: it does not stop (%s)", run.reason)
             if self.settings.free_stuck:
                 self.freed += 1
                 self._release(run.job)
 
     def _tick_stop(self, now: float) -> None:
+        self.abandoned = now >= self.abandon_at
         if self.stop_at is math.inf:
             self.stop_at = now + self.settings.grace
             self.give_up_at = self.stop_at + self.settings.abort_grace
@@ -826,12 +844,13 @@ class Engine:
             self.stopping = True
             self._wake_all()
 
-    def abandon(self) -> None:
-        """Ends at once: handlers are told to stop, and nothing is settled any more."""
+    def abandon(self, now: float) -> None:
+        """Ends at once: handlers are told to stop, and their documents go back without waiting for them. A server
+        that does not answer is waited for two seconds."""
         with self.lock:
-            self.stopping = self.aborting = self.gave_up = self.abandoned = True
-            for run in list(self.runs.values()):
-                self._abort(run, "shutdown", 0.0)
+            self.stopping, self.stop_at, self.give_up_at = True, now, now
+            self.abandon_at = now + 2
+            self._tick_stop(now)
             self._wake_all()
 
     @property

@@ -191,7 +191,7 @@ class Batch(Sequence[P]):
         self.contexts = contexts
 
     def __getitem__(self, index: Any) -> Any:
-        return self.payloads[index]
+        return self.payloads[index]  # pyright: ignore[reportUnknownVariableType]
 
     def __len__(self) -> int:
         return len(self.payloads)

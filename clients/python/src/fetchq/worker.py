@@ -34,7 +34,7 @@ from ._runs import Group, Job
 from .app import App
 from .context import Context, logger, monotonic
 from .engine import Engine, Topic
-from .errors import ConfigError
+from .errors import Aborted, ConfigError
 from .outcomes import Outcome, settlement
 from .plugins import Plugin
 from .tasks import Doc
@@ -107,10 +107,10 @@ class Worker:
 
     def stop(self, grace: float | None = None, *, now: bool = False) -> None:
         """Leases no more documents. Handlers have ``grace`` seconds to finish; then they are told to stop, and
-        their documents go back without counting the attempt. With ``now``, nothing is waited
-        for, and leases end by their time. Returns at once: see :meth:`join`."""
+        their documents go back without counting the attempt. With ``now``, nobody is
+        waited for, and all documents go back. Returns at once: see :meth:`join`."""
         if now:
-            self.engine.abandon()
+            self.engine.abandon(monotonic())
         else:
             self.engine.ask_stop(grace)
 
@@ -122,8 +122,8 @@ class Worker:
         return ended
 
     def run(self, *, signals: bool = False) -> None:
-        """Works until the worker is stopped. With ``signals``, SIGTERM and SIGINT stop it, and a second one ends
-        the process at once."""
+        """Works until the worker is stopped. With ``signals``, SIGTERM and SIGINT stop it. A second one
+        stops it at once, a third one ends the process."""
         with self._handling() if signals else contextlib.nullcontext():
             self.start()
             self.join()
@@ -148,13 +148,16 @@ class Worker:
 
     @contextlib.contextmanager
     def _handling(self) -> Generator[None, None, None]:
+        seen = 0
+
         def handle(number: int, _: FrameType | None) -> None:
-            if self.engine.stopping:
-                logger.warning("the process ends at once: a second signal")
+            nonlocal seen
+            seen += 1
+            if seen > 2:
                 os._exit(128 + number)
-            logger.info("the worker stops: signal %d", number)
+            logger.info("the worker stops%s: signal %d", " at once" if seen == 2 else "", number)
             # In a thread: the signal may have interrupted code of this thread that has the lock.
-            threading.Thread(target=self.stop, daemon=True).start()
+            threading.Thread(target=self.stop, kwargs={"now": seen == 2}, daemon=True).start()
 
         before = {number: signals.signal(number, handle) for number in (signals.SIGTERM, signals.SIGINT)}
         try:
@@ -298,6 +301,8 @@ class Worker:
                     given = as_outcome(call(prepared, self.plugins))
                     if not isinstance(given, Outcome):
                         raise given
+                    if run_.reason == "timeout":
+                        raise Aborted("timeout")
                     phase = "settle"
                     body = settlement(run_.subject, run_.lease, given, ctx.follow_ups)
                     run(conn, _sql.settle(run_.queue, f"[{body}]", "error"))
@@ -309,6 +314,8 @@ class Worker:
                 if isinstance(next_, BaseException):
                     engine.ended(job, [next_], monotonic())
                     return
+                if next_ == "confirm":
+                    run_.stop.wait(min(2.0, 0.05 * 2**reruns) if reruns else 0)
                 if next_ == "drop" or (next_ == "confirm" and not self._is_ours(run_)):
                     engine.dropped(job, monotonic(), None if next_ == "confirm" else str(error))
                     return
