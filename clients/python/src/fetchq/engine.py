@@ -276,7 +276,8 @@ class Engine:
         """A lease was lost before its document was settled: another worker has it, or it was cancelled."""
         self.counts["lost"] += 1
         self.observe("lost", 1, queue=queue)
-        logger.warning("%s: %s was not settled: %s", queue, subject, why, extra={"queue": queue, "subject": subject})
+        extra = {"queue": queue, "subject": subject, "worker": self.worker}
+        logger.warning("%s: %s was not settled: %s", queue, subject, why, extra=extra)
 
     def unsettled(self, queue: str, warning: str) -> None:
         """The server has warned of documents that were not settled, with their names."""
