@@ -203,7 +203,7 @@ def test_declarations_that_cannot_work_are_refused() -> None:
         @app.task("c")
         def four(payload: dict) -> None: ...
 
-    with pytest.raises(ConfigError, match="app.open"):
+    with pytest.raises(ConfigError, match=r"app\.open"):
         three.put({})
     with pytest.raises(ConfigError, match="nothing to make"):
         three.upcast(0)(lambda payload: payload)
