@@ -192,7 +192,7 @@ def test_a_cancel_reaches_a_handler_that_runs(db: Db, side: Any) -> None:
     assert began.wait(SOON)
     at = time.monotonic()
     assert side.call(work.cancel, "a")
-    until("it is told", lambda: reasons)
+    until("it knows", lambda: reasons)
     assert reasons == ["cancelled"] and time.monotonic() - at < 20
     until("it has ended", lambda: worker.metrics()["slots_used"] == 0)
     assert worker.metrics()["settled"] == {}
@@ -406,7 +406,10 @@ def test_an_idle_worker_is_silent(db: Db, side: Any) -> None:
     side.call(work.wait, "a", SOON)
     time.sleep(1)
     before = worker.metrics()["calls"]
-    seen = "select count(*), max(query_start)::text from pg_stat_activity where query like '%%worker_wait%%' and pid <> pg_backend_pid()"
+    seen = (
+        "select count(*), max(query_start)::text from pg_stat_activity"
+        " where query like '%%worker_wait%%' and pid <> pg_backend_pid()"
+    )
     waiting = db.sql(seen)
     time.sleep(5)
     assert worker.metrics()["calls"] == before

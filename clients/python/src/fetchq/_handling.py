@@ -110,7 +110,7 @@ def check(conn: psycopg.Connection[Any], engine: Engine) -> None:
             raise ConfigError(f"{describe(error).splitlines()[0]}: run app.sync() to create the queues") from error
         raise missing_extension(error) or error from error
     if engine.polling:
-        logger.info("the worker polls every %g s, as it was told to", engine.settings.poll)
+        logger.info("the worker polls every %g s, as its options say", engine.settings.poll)
     elif not preloaded:
         engine.poll_from_now_on("the library fetchq is not in shared_preload_libraries")
 

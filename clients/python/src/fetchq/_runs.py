@@ -91,7 +91,7 @@ class Lane:
         self.settle_at = math.inf
         self.not_before = 0.0
         self.failures = 0
-        self.isolate = 0  # The server has refused a list of so many: settle one at a time.
+        self.isolate = 0  # The server has refused a list of this length: settle one at a time.
         self.misses = 0
         self.quiet_at = math.inf
         self.poll_at = math.inf

@@ -47,7 +47,9 @@ def _worker(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--concurrency", type=int, help="how many handlers run at once in a process")
     parser.add_argument("--grace", type=float, help="seconds for handlers to finish after SIGTERM (25)")
     parser.add_argument("--name", help="what the worker is called in the database")
-    parser.add_argument("--poll", type=float, help="poll after so many seconds instead of waiting in a session")
+    parser.add_argument(
+        "--poll", type=float, help="poll with this number of seconds between, instead of waiting in a session"
+    )
     parser.add_argument("--processes", type=int, default=1, help="how many processes (1)")
 
 

@@ -846,7 +846,7 @@ class Engine:
             self._wake_all()
 
     def abandon(self, now: float) -> None:
-        """Ends at once: handlers are told to stop, and their documents go back without waiting for them. A server
+        """Ends at once: it asks handlers to stop, and their documents go back without waiting for them. A server
         that does not answer is waited for two seconds."""
         with self.lock:
             self.stopping, self.stop_at, self.give_up_at = True, now, now

@@ -26,7 +26,7 @@ class InvalidResult(FetchqError):
 
 
 class Aborted(FetchqError):
-    """A handler was told to stop. ``reason`` says why: ``cancelled``, ``lost``, ``timeout`` or ``shutdown``."""
+    """A handler has to stop. ``reason`` says why: ``cancelled``, ``lost``, ``timeout`` or ``shutdown``."""
 
     def __init__(self, reason: Reason, message: str | None = None) -> None:
         super().__init__(message or f"stopped: {reason}")

@@ -106,7 +106,7 @@ class Worker:
         return self
 
     def stop(self, grace: float | None = None, *, now: bool = False) -> None:
-        """Leases no more documents. Handlers have ``grace`` seconds to finish; then they are told to stop, and
+        """Leases no more documents. Handlers have ``grace`` seconds to finish; then the worker asks them to stop, and
         their documents go back without counting the attempt. With ``now``, nobody is
         waited for, and all documents go back. Returns at once: see :meth:`join`."""
         if now:
