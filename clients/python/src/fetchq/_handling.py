@@ -201,14 +201,16 @@ class Threads:
         self._engine = engine
         self._work = work
         self._todo: SimpleQueue[Job | None] = SimpleQueue()
-        self._count = 0
+        self._lock = threading.Lock()
+        self._count = self._busy = 0
 
     def start(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             self._todo.put(job)
-        with self._engine.lock:
-            missing = self._engine.jobs + self._engine.freed - self._count
-            self._count += max(0, missing)
+        with self._lock:
+            self._busy += len(jobs)
+            missing = max(0, self._busy - self._count)
+            self._count += missing
         for _ in range(missing):
             threading.Thread(target=self._run, name="fetchq-handler", daemon=True).start()
 
@@ -223,6 +225,9 @@ class Threads:
             except BaseException as error:  # A defect here must not cost a slot.
                 logger.exception("a handler thread failed")
                 self._engine.ended(job, [error] * len(job.runs), monotonic())
+            finally:
+                with self._lock:
+                    self._busy -= 1
 
 
 def work_in_thread(engine: Engine, plugins: Sequence[Plugin], job: Job) -> None:

@@ -66,13 +66,14 @@ class Slots:
 class Settled:
     """A settlement on its way. ``run`` is None for a document that was leased without our knowing."""
 
-    __slots__ = ("action", "body", "last_resort", "run")
+    __slots__ = ("action", "body", "last_resort", "resent", "run")
 
     def __init__(self, run: Run | None, body: str, action: str, last_resort: bool = False) -> None:
         self.run = run
         self.body = body
         self.action = action
         self.last_resort = last_resort
+        self.resent = False
 
 
 class Lane:

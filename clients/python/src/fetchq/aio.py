@@ -350,8 +350,7 @@ class AsyncWorker:
                     given = as_outcome(await self._call(job, prepared))
                     if not isinstance(given, Outcome):
                         raise given
-                    if run.reason == "timeout":
-                        raise Aborted("timeout")
+                    engine.settles(run)
                     phase = "settle"
                     body = settlement(run.subject, run.lease, given, ctx.follow_ups)
                     await arun(conn, _sql.settle(run.queue, f"[{body}]", "error"))

@@ -79,7 +79,6 @@ class Engine:
         self.mean = 65536.0  # The expected size of a payload, as long as none was seen.
         self.calls: set[Call] = set()
         self.beats: set[Beat] = set()
-        self.freed = 0
         self.polling = settings.polling
         self.crowded_at: float | None = None
         self.stopping = False
@@ -145,7 +144,9 @@ class Engine:
         lane.settle = lane.settle[len(settled) :]
         lane.settle_at = math.inf
         body = "[" + ",".join(one.body for one in settled) + "]"
-        room = 0 if self.stopping or lane.isolate else self._room(lane)
+        # What was sent before is sent alone: the server then says of each document what has become of it.
+        alone = self.stopping or lane.isolate or any(one.resent for one in settled)
+        room = 0 if alone else self._room(lane)
         if room <= 0:
             call = Call(lane, "settle", settled, 0)
             call.query = _sql.settle(lane.queue, body)
@@ -268,7 +269,10 @@ class Engine:
 
     def _report(self, call: Call, rows: list[Row]) -> None:
         for one, (subject, outcome, status) in zip(call.settled, rows, strict=False):
-            # A document that had been settled before by the same call is no loss: its answer was.
+            # What was settled by a call whose answer was lost is no loss. The server says so ("repeated"), but
+            # where a document has left the queue, or is due again.
+            if one.resent and one.action in ("drop", "snooze"):
+                continue
             if outcome in ("lost", "missing", "not_active") and one.run is not None:
                 self.lost(one.run.queue, subject, f"{outcome}, {status}")
 
@@ -303,6 +307,8 @@ class Engine:
             if what == "data" and call.what == "leases":
                 return
             if what == "connection":
+                for one in call.settled:
+                    one.resent = True
                 if self.down_since is None:
                     self.down_since = now
                 if call.what == "next":
@@ -413,6 +419,14 @@ class Engine:
         self.counts["handler_seconds"] += took
         self.observe("handled", took, queue=run.queue, task=task.label)
 
+    def settles(self, run: Run) -> None:
+        """A transactional handler has ended, and its settlement is about to be sent: from now on the lease ends by
+        that, and nothing aborts it. Raises if it was aborted before."""
+        with self.lock:
+            if run.reason in ("cancelled", "lost", "timeout"):
+                raise Aborted(run.reason)
+            run.settling = True
+
     def committed(self, job: Job, outcome: Outcome, now: float) -> None:
         """A transactional handler has committed its writes and its settlement."""
         with self.lock:
@@ -445,6 +459,7 @@ class Engine:
         """What a driver does after a transaction without a commit: run the handler again, ask first whether the
         document is still ours, nothing, or settle by the error."""
         run = job.runs[0]
+        run.settling = False
         if run.reason in ("cancelled", "lost") or (phase != "handler" and is_lost(error)):
             return "drop"
         if isinstance(error, Outcome) or run.reason is not None:
@@ -797,7 +812,6 @@ class Engine:
             self.observe("stuck", 1, queue=run.queue)
             self._log(logging.WARNING, run, "the handler is stuck: it does not stop (%s)", run.reason)
             if self.settings.free_stuck:
-                self.freed += 1
                 self._release(run.job)
 
     def _tick_stop(self, now: float) -> None:

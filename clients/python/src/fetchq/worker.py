@@ -34,7 +34,7 @@ from ._runs import Group, Job
 from .app import App
 from .context import Context, logger, monotonic
 from .engine import Engine, Topic
-from .errors import Aborted, ConfigError
+from .errors import ConfigError
 from .outcomes import Outcome, settlement
 from .plugins import Plugin
 from .tasks import Doc
@@ -301,8 +301,7 @@ class Worker:
                     given = as_outcome(call(prepared, self.plugins))
                     if not isinstance(given, Outcome):
                         raise given
-                    if run_.reason == "timeout":
-                        raise Aborted("timeout")
+                    engine.settles(run_)
                     phase = "settle"
                     body = settlement(run_.subject, run_.lease, given, ctx.follow_ups)
                     run(conn, _sql.settle(run_.queue, f"[{body}]", "error"))
