@@ -822,6 +822,7 @@ class Async(Adapter):
 
 
 def declare_sync(client: Any, line: dict[str, Any], doc: Callable[[dict[str, Any]], Doc]) -> None:
+    client.name = "of " + " ".join(line.get("queues") or line.get("schedules") or ())
     for queue, settings in (line.get("queues") or {}).items():
         client.queue(queue, **settings)
     for name, schedule in (line.get("schedules") or {}).items():

@@ -12,8 +12,8 @@ import psycopg
 from fetchq import App, AsyncApp
 
 QUEUE = os.environ.get("TEST_QUEUE", "programs")
-app = App(name="programs")
-aapp = AsyncApp(name="programs")
+app = App()
+aapp = AsyncApp()
 
 
 def work(payload: dict, ctx: Any) -> Any:

@@ -211,7 +211,13 @@ def test_unique_documents_and_schedules(db: Db, url: str) -> None:
     first = mail.put(Mail("ann"), unique=Unique(["to"], hours(1)))
     second = mail.put(Mail("ann"), unique=Unique(["to"], hours(1)))
     assert (first.action, second.action) == ("created", "ignored") and first.subject == second.subject
-    mail.app.schedule(f"{mail.queue}n", "30 2 * * *", mail, Mail("x"), timezone="Europe/Berlin")
+    with pytest.raises(ConfigError, match="name"):
+        mail.app.schedule("x", "* * * * *", mail)
+    mail.app.name = mail.queue
+    mail.app.schedule(mail.queue[-20:], "30 2 * * *", mail, Mail("x"), timezone="Europe/Berlin")
     mail.app.sync()
     found = db.sql("select timezone from fetchq.schedule_list() where queue = %s", mail.queue)
     assert found == [("Europe/Berlin",)]
+    mail.app.schedules.clear()
+    mail.app.sync()
+    assert not db.sql("select timezone from fetchq.schedule_list() where queue = %s", mail.queue)

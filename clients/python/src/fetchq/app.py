@@ -69,21 +69,12 @@ class TaskOptions(TypedDict, total=False):
     """Options of its puts."""
 
 
-class Schedule(TypedDict):
-    """A schedule, as ``fetchq.schedules_sync`` takes it."""
-
-    queue: str
-    cron: str
-    timezone: str
-    payload: Any
-
-
 class _Base(Generic[T, S]):
     """What apps with threads and with asyncio share: the declarations."""
 
     _task: type[Any]
 
-    def __init__(self, source: Any = None, *, name: str = "app", plugins: Iterable[Plugin] = ()) -> None:
+    def __init__(self, source: Any = None, *, name: str | None = None, plugins: Iterable[Plugin] = ()) -> None:
         self.name = name
         self.tasks: list[T] = []
         self.plugins: list[Plugin] = list(plugins)
@@ -116,11 +107,16 @@ class _Base(Generic[T, S]):
         timezone: str = "UTC",
         **options: Any,
     ) -> None:
-        """Declares a schedule, which :meth:`sync` writes. ``options`` are those of ``schedule_create``."""
+        """Declares a schedule, which :meth:`sync` writes. ``cron`` may also be an interval, and ``options`` are those
+        of ``schedule_create``, such as ``catch_up`` and ``jitter``. Schedules belong to the name of the app: those that
+        it does not declare any more are dropped."""
+        if self.name is None:
+            raise ConfigError("an app needs a name to own schedules: App(name=…)")
         doc = task.doc(payload).as_json()
-        wanted = ("queue", "payload", "headers", "version", "priority", "max_attempts")
-        body = {"cron": cron, "timezone": timezone, **options}
-        self.schedules[name] = {**{k: doc[k] for k in wanted if k in doc and doc[k] != 0}, **body}
+        body: dict[str, Any] = {"name": name, "schedule": cron, "timezone": timezone}
+        body |= {key: doc[key] for key in ("queue", "payload", "headers", "version", "priority") if key in doc}
+        body |= {k: interval(v) if isinstance(v, timedelta) else v for k, v in options.items()}
+        self.schedules[name] = body
 
     def _add(self, function: Callable[..., Any], queue: str, options: dict[str, Any]) -> T:
         timeout = options.pop("timeout", None)
@@ -256,7 +252,7 @@ class App(_Base[Task[Any], Source]):
 
     def sync(self, conn: Any = None) -> None:
         """Creates the queues of all tasks, writes the settings that are declared, and makes the schedules of
-        this app those that are declared. It is for a deployment, with the rights to do that."""
+        this app, if it has a name, those that are declared. It is for a deployment, with the rights to do that."""
         with contextlib.ExitStack() as stack:
             if conn is None:
                 conn = stack.enter_context(self.lender.lend())
@@ -264,8 +260,8 @@ class App(_Base[Task[Any], Source]):
             for create, again in self._steps():
                 if not run(conn, create)[0][0] and again is not None:
                     run(conn, again)
-            if self.schedules:
-                run(conn, _sql.schedules(self.name, dumps(self.schedules)))
+            if self.name is not None:
+                run(conn, _sql.schedules(self.name, dumps(list(self.schedules.values()))))
 
     def _run(self, query: _sql.Query, conn: Any) -> list[Row]:
         if conn is not None:
@@ -361,7 +357,7 @@ class AsyncApp(_Base[AsyncTask[Any], AsyncSource]):
 
     async def sync(self, conn: Any = None) -> None:
         """Creates the queues of all tasks, writes the settings that are declared, and makes the schedules of
-        this app those that are declared. It is for a deployment, with the rights to do that."""
+        this app, if it has a name, those that are declared. It is for a deployment, with the rights to do that."""
         async with contextlib.AsyncExitStack() as stack:
             if conn is None:
                 conn = await stack.enter_async_context(self.lender.lend())
@@ -369,8 +365,8 @@ class AsyncApp(_Base[AsyncTask[Any], AsyncSource]):
             for create, again in self._steps():
                 if not (await arun(conn, create))[0][0] and again is not None:
                     await arun(conn, again)
-            if self.schedules:
-                await arun(conn, _sql.schedules(self.name, dumps(self.schedules)))
+            if self.name is not None:
+                await arun(conn, _sql.schedules(self.name, dumps(list(self.schedules.values()))))
 
     async def _run(self, query: _sql.Query, conn: Any) -> list[Row]:
         if conn is not None:

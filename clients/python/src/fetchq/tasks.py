@@ -33,7 +33,8 @@ Mode = Literal["ignore", "replace", "merge", "earliest", "debounce", "reset", "o
 
 @dataclass(frozen=True)
 class Unique:
-    """At most one document with these values of its payload in each period: ``Unique(["to"], hours(1))``."""
+    """At most one document with these values of its payload in each period: ``Unique(["to"], hours(1))``. Without
+    keys the whole payload counts, without a period it is for ever. The server makes the subject."""
 
     by: Sequence[str] = ()
     per: Duration | None = None
@@ -87,8 +88,7 @@ class Doc:
         if (at := given.get("at")) is not None:
             body["next_iteration"] = moment(at)
         if (unique := given.get("unique")) is not None:
-            if unique.by:
-                body["unique_by"] = list(unique.by)
+            body["unique_by"] = list(unique.by)
             if unique.per is not None:
                 body["unique_per"] = interval(unique.per)
         headers = {**(given.get("headers") or {}), **self.headers}
