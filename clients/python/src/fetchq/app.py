@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, TypedDict, TypeVar, cast
 
 from typing_extensions import Unpack
