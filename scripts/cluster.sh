@@ -14,7 +14,7 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 NAME=${1:-} ACTION=${2:-}
-[[ $NAME =~ ^[a-z][a-z0-9_]{0,15}$ && -n $ACTION ]] || { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
+[[ $NAME =~ ^[a-z][a-z0-9_]{0,19}$ && -n $ACTION ]] || { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
 shift 2
 
 # libpq settings for another server (PGHOST, PGPASSWORD, …) must not reach this one.

@@ -1,0 +1,267 @@
+"""Running handlers: what threads and asyncio share, and the thread of the heartbeat."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import psycopg
+
+from . import _sql
+from ._connect import Row, largest, run
+from ._json import loads
+from ._runs import Job, Run, Settings
+from .app import check_info, missing_extension
+from .context import BaseContext, Context, monotonic
+from .engine import Engine
+from .errors import ConfigError, FetchqError, InvalidResult, sqlstate
+from .outcomes import Complete, Outcome, describe
+from .plugins import Plugin
+from .tasks import Batch, TaskBase
+
+logger = logging.getLogger("fetchq")
+
+
+class Makes(Protocol):
+    """The class of a context."""
+
+    def __call__(self, engine: Engine, run: Run, task: TaskBase[Any]) -> BaseContext: ...
+
+
+class Prepared:
+    """The arguments of one call of a handler. Documents whose payload does not decode are settled already."""
+
+    def __init__(self, engine: Engine, job: Job, make: Makes) -> None:
+        self.task = job.task
+        self.job = job
+        self.contexts: list[Any] = []
+        payloads: list[Any] = []
+        bad: dict[int, BaseException] = {}
+        for one in job.runs:
+            try:
+                payloads.append(job.task.decode(loads(one.payload) if one.payload else None, one.lane.version))
+                one.context = make(engine, one, job.task)
+                self.contexts.append(one.context)
+            except Exception as error:  # An upcast of the application may raise anything.
+                bad[id(one)] = error
+        self.failures = bad
+        self.is_empty = not payloads
+        if job.task.batch:
+            batch: Batch[Any] = Batch(payloads, self.contexts)
+            self.arguments: tuple[Any, ...] = (batch, self.contexts) if job.task.takes_context else (batch,)
+        elif payloads:
+            self.arguments = (payloads[0], self.contexts[0]) if job.task.takes_context else (payloads[0],)
+
+    def note(self, result: Any) -> None:
+        """Tells the contexts what the handler has returned, for the middleware."""
+        if not self.task.batch:
+            self.contexts[0].outcome = as_outcome(result)
+
+    def outcomes(self, result: Any) -> list[Outcome | BaseException | None]:
+        """The outcome of each document of the job, in its order, from what the handler has returned."""
+        results: list[Any] = [result]
+        if self.task.batch:
+            given: Any = result
+            if given is None or isinstance(given, (Outcome, BaseException)):
+                results = [given] * len(self.contexts)
+            elif isinstance(given, (list, tuple)) and len(given) == len(self.contexts):  # pyright: ignore
+                results = list(given)  # pyright: ignore
+            else:
+                wrong = InvalidResult(f"{self.task} must return a list with an outcome for each document, or nothing")
+                results = [wrong] * len(self.contexts)
+        good = iter(results)
+        return [self.failures[id(one)] if id(one) in self.failures else as_outcome(next(good)) for one in self.job.runs]
+
+
+def as_outcome(value: Any) -> Outcome | BaseException:
+    """What a handler has returned or raised, as an outcome; an error stays one, for the rules of the task."""
+    if isinstance(value, BaseException):
+        return value
+    if isinstance(value, type) and issubclass(value, Outcome):
+        return value()
+    return Complete(value)
+
+
+def worker_name() -> str:
+    """The default name of a worker: host, process and a random number, so that no two are alike."""
+    return f"{socket.gethostname()[:100]}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+def check(conn: psycopg.Connection[Any], engine: Engine) -> None:
+    """Checks at the start that the extension is there and new enough, and that the queues can be worked on."""
+    try:
+        preloaded = check_info(run(conn, _sql.info()))
+        for queue in sorted({lane.queue for lane in engine.lanes}):
+            if not run(conn, _sql.has_right(queue))[0][0]:
+                raise ConfigError(
+                    f"the role of the worker may not work on the queue {queue}, or there is none: run app.sync(), and "
+                    f"fetchq.queue_grant('{queue}', role, 'worker')"
+                )
+    except psycopg.Error as error:
+        if sqlstate(error) == "42704":
+            raise ConfigError(f"{describe(error).splitlines()[0]}: run app.sync() to create the queues") from error
+        raise missing_extension(error) or error from error
+    if engine.polling:
+        logger.info("the worker polls every %g s, as its options say", engine.settings.poll)
+    elif not preloaded:
+        engine.poll_from_now_on("the library fetchq is not in shared_preload_libraries")
+
+
+def check_pool(source: Any, engine: Engine, tasks: Sequence[TaskBase[Any]]) -> None:
+    """Refuses a pool that is smaller than the number of transactional handlers that run at once."""
+    wanted = sum(min(t.concurrency or engine.settings.concurrency, engine.settings.concurrency) for t in tasks)
+    wanted = min(wanted, engine.settings.concurrency)
+    size = largest(source)
+    if size is not None and size < 2:
+        # A wait for a result would keep every put of this process waiting.
+        raise ConfigError(f"the pool has at most {size} connection: give it max_size=2 or more")
+    if size is not None and size < wanted:
+        raise ConfigError(
+            f"the pool has at most {size} connections, and {wanted} transactional handlers may run at once: give it "
+            f"max_size={wanted} or more, or the tasks or the worker a smaller concurrency"
+        )
+
+
+class Notices:
+    """Collects the warnings of a call: ``docs_next`` names in one what was not settled."""
+
+    def __init__(self, conn: Any) -> None:
+        self.texts: list[str] = []
+        conn.add_notice_handler(self._add)
+
+    def _add(self, diag: psycopg.errors.Diagnostic) -> None:
+        if diag.sqlstate == "55000" and diag.message_primary:
+            self.texts.append(diag.message_primary)
+
+    def report(self, engine: Engine, queue: str) -> None:
+        texts, self.texts = self.texts, []
+        for text in texts:
+            engine.unsettled(queue, text)
+
+
+class Heart(threading.Thread):
+    """Extends leases, in a thread and on a connection of its own: neither a handler that keeps the event loop nor
+    an empty pool can lose one."""
+
+    def __init__(self, engine: Engine, connect: Callable[[], psycopg.Connection[Any]]) -> None:
+        super().__init__(name="fetchq-heart", daemon=True)
+        self.engine = engine
+        self.connect = connect
+        self.conn: psycopg.Connection[Any] | None = None
+        self.turn = threading.Condition(engine.lock)
+        self.closing = False
+
+    def run(self) -> None:
+        while True:
+            with self.turn:
+                while not self.closing and (left := self.engine.next_beat() - monotonic()) > 0:
+                    self.turn.wait(None if left == math.inf else left)
+                if self.closing:
+                    break
+                beats = self.engine.take_beats(monotonic())
+            for beat in beats:
+                try:
+                    if self.conn is None or self.conn.closed:
+                        self.conn = self.connect()
+                    rows: list[Row] = run(self.conn, beat.query)
+                except Exception as error:  # Whatever it is: the next beat comes.
+                    pause = self.engine.beat_failed(beat, error, monotonic())
+                    if not isinstance(error, FetchqError) and self.conn is not None and sqlstate(error) is None:
+                        self.conn.close()
+                    with self.turn:
+                        self.turn.wait_for(lambda: self.closing, pause)
+                else:
+                    self.engine.beaten(beat, rows, monotonic())
+        if self.conn is not None:
+            self.conn.close()
+
+    def wake(self) -> None:
+        with self.turn:
+            self.turn.notify_all()
+
+    def close(self) -> None:
+        with self.turn:
+            self.closing = True
+            self.turn.notify_all()
+
+
+class Threads:
+    """Daemon threads that run jobs: as many as there are jobs at once. Those of ``concurrent.futures`` are waited
+    for when the interpreter ends, so a handler that hangs would keep the process."""
+
+    def __init__(self, engine: Engine, work: Callable[[Job], None]) -> None:
+        self._engine = engine
+        self._work = work
+        self._todo: SimpleQueue[Job | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._count = self._busy = 0
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._todo.put(job)
+        with self._lock:
+            self._busy += len(jobs)
+            missing = max(0, self._busy - self._count)
+            self._count += missing
+        for _ in range(missing):
+            threading.Thread(target=self._run, name="fetchq-handler", daemon=True).start()
+
+    def close(self) -> None:
+        for _ in range(self._count):
+            self._todo.put(None)
+
+    def _run(self) -> None:
+        while (job := self._todo.get()) is not None:
+            try:
+                self._work(job)
+            except BaseException as error:  # A defect here must not cost a slot.
+                logger.exception("a handler thread failed")
+                self._engine.ended(job, [error] * len(job.runs), monotonic())
+            finally:
+                with self._lock:
+                    self._busy -= 1
+
+
+def work_in_thread(engine: Engine, plugins: Sequence[Plugin], job: Job) -> None:
+    """Runs a plain handler in this thread."""
+    if not engine.begin(job, monotonic()):
+        return
+    prepared = Prepared(engine, job, Context)
+    result = None if prepared.is_empty else call(prepared, plugins)
+    engine.ended(job, prepared.outcomes(result), monotonic())
+
+
+def call(prepared: Prepared, plugins: Sequence[Plugin]) -> Any:
+    """Calls a handler with its middleware; gives what it has returned or raised."""
+    try:
+        with contextlib.ExitStack() as stack:
+            for ctx in prepared.contexts:
+                for plugin in plugins:
+                    stack.enter_context(plugin.handle(ctx))  # type: ignore[arg-type]
+            try:
+                result = prepared.task.function(*prepared.arguments)
+            except Outcome as outcome:
+                result = outcome
+            prepared.note(result)
+            return result
+    except BaseException as error:  # SystemExit, too, ends a handler only.
+        return error
+
+
+def hang_up(conn: Any) -> None:
+    """Ends a connection that another thread or task waits on: what it waits for fails."""
+    with contextlib.suppress(Exception), socket.socket(fileno=os.dup(conn.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
+
+
+def make_settings(name: str | None, options: dict[str, Any]) -> Settings:
+    """Options of a worker. A name that the client makes belongs to one process."""
+    return Settings(name=name or worker_name(), exclusive=name is None, **options)

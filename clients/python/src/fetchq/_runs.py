@@ -1,0 +1,224 @@
+"""What the engine keeps in mind: documents, jobs, lanes, and calls on their way."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+from . import _sql
+from ._connect import Row
+from ._json import loads
+from .context import BaseContext
+from .errors import ConfigError, Reason
+from .outcomes import interval
+from .tasks import TaskBase
+
+Stored = Callable[[BaseException | None], None]
+
+
+class Settings:
+    """Options of a worker."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        exclusive: bool = True,
+        concurrency: int = 10,
+        grace: float = 25,
+        abort_grace: float = 5,
+        stuck_after: float = 10,
+        free_stuck: bool = False,
+        polling: bool = False,
+        poll: float = 1.0,
+        wait: float = 60.0,
+        max_bytes: int = 64 << 20,
+        redact: Callable[[str], str] | None = None,
+    ) -> None:
+        if concurrency < 1 or not 1 <= len(name) <= 200:
+            raise ConfigError("a worker has a concurrency of at least 1, and a name of 1 to 200 characters")
+        self.name = name
+        self.exclusive = exclusive
+        self.concurrency = concurrency
+        self.grace = grace
+        self.abort_grace = abort_grace
+        self.stuck_after = stuck_after
+        self.free_stuck = free_stuck
+        self.polling = polling
+        self.poll = poll
+        self.wait = wait
+        self.max_bytes = max_bytes
+        self.redact = redact
+
+
+class Slots:
+    """The slots of a task, which all its versions share."""
+
+    def __init__(self, limit: int, weight: int) -> None:
+        self.limit = limit
+        self.weight = weight
+        self.jobs = 0
+
+
+class Settled:
+    """A settlement on its way. ``run`` is None for a document that was leased without our knowing."""
+
+    __slots__ = ("action", "body", "last_resort", "resent", "run")
+
+    def __init__(self, run: Run | None, body: str, action: str, last_resort: bool = False) -> None:
+        self.run = run
+        self.body = body
+        self.action = action
+        self.last_resort = last_resort
+        self.resent = False
+
+
+class Lane:
+    """One version of one queue: at most one call at a time settles and leases its documents."""
+
+    def __init__(self, queue: str, version: int, slots: Slots) -> None:
+        self.queue = queue
+        self.version = version
+        self.slots = slots
+        self.tasks: dict[str | None, TaskBase[Any]] = {}
+        self.lease: str | None = None
+        self.batch = 1
+        self.ready = True  # There may be documents.
+        self.calling = False
+        self.settle: list[Settled] = []
+        self.settle_at = math.inf
+        self.not_before = 0.0
+        self.failures = 0
+        self.isolate = 0  # The server has refused a list of this length: settle one at a time.
+        self.misses = 0
+        self.quiet_at = math.inf
+        self.poll_at = math.inf
+        self.sweeps: list[tuple[float, int]] = []
+        self.closed = False  # The worker was asked to stop for this queue.
+
+
+class Run:
+    """A document that is leased."""
+
+    def __init__(self, lane: Lane, row: Row, sent: float) -> None:
+        self.lane = lane
+        self.queue = lane.queue
+        (self.subject, self.payload, headers, self.attempts, self.max_attempts, self.lease, self.seconds) = row[:7]
+        (
+            self.ends,
+            self.created_at,
+            self.due_at,
+            self.priority,
+            self.iterations,
+            self.last_error,
+            progress,
+        ) = row[7:]
+        self.headers: dict[str, Any] = loads(headers) if headers else {}
+        self.progress: Any = loads(progress) if progress else None
+        self.size = len(self.payload or "")
+        self.sent = sent
+        # Not from the time of the answer: the lease began before it.
+        self.deadline = sent + self.seconds
+        self.next_beat = sent + self.seconds / 3 * random.uniform(0.8, 1.0)
+        self.beat_sent = sent
+        self.dirty = False
+        self.stored: list[Stored] = []
+        self.stop = threading.Event()
+        self.reason: Reason | None = None
+        self.aborted_at = math.inf
+        self.started: float | None = None
+        self.timeout_at = math.inf
+        self.stuck = False
+        self.limited = False
+        self.settling = False
+        self.gone = False
+        self.job: Job | None = None
+        self.context: BaseContext | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.queue, self.subject
+
+
+class Job:
+    """Documents that one call of a handler works on: one, or a batch."""
+
+    def __init__(self, task: TaskBase[Any], runs: list[Run]) -> None:
+        self.task = task
+        self.runs = runs
+        self.slots = runs[0].lane.slots
+        self.cancel: Callable[[], None] | None = None  # Set by the driver: aborts the handler.
+        self.ended = False
+
+
+class Call:
+    """A call for a lane. ``leases`` looks for documents that were leased by a call without an answer."""
+
+    def __init__(
+        self, lane: Lane, what: Literal["next", "settle", "leases"], settled: list[Settled], max_docs: int
+    ) -> None:
+        self.lane = lane
+        self.what = what
+        self.settled = settled
+        self.max_docs = max_docs
+        self.sent = 0.0
+        self.pid = 0
+        self.query = _sql.info()
+
+
+class Beat:
+    """A call that extends leases."""
+
+    def __init__(self, runs: list[Run], query: _sql.Query, sent: float) -> None:
+        self.runs = runs
+        self.query = query
+        self.sent = sent
+        self.stored = {run.key: run.stored for run in runs}
+        for run in runs:
+            run.stored = []
+
+
+class Group:
+    """The lanes of a version, for which one session waits."""
+
+    def __init__(self, version: int, lanes: list[Lane], *, first: bool) -> None:
+        self.version = version
+        self.lanes = lanes
+        self.first = first
+        self.mark: int | None = None
+        self.call: WaitCall | None = None
+        self.not_before = 0.0
+        self.probe_at = 0.0
+        self.timeout = math.inf
+        self.failures = 0
+
+
+class WaitCall:
+    def __init__(self, queues: set[str], watched: set[tuple[str, str]], query: _sql.Query, sent: float) -> None:
+        self.queues = queues
+        self.watched = watched
+        self.query = query
+        self.sent = sent
+        self.interrupted = False
+
+
+def lanes_of(tasks: Iterable[TaskBase[Any]], concurrency: int) -> list[Lane]:
+    """A lane for each version of each queue. Tasks that share a queue share its slots."""
+    lanes: dict[tuple[str, int], Lane] = {}
+    slots: dict[str, Slots] = {}
+    for task in tasks:
+        limit = min(task.concurrency or concurrency, concurrency)
+        if (shared := slots.get(task.queue)) is None:
+            shared = slots[task.queue] = Slots(limit, task.weight)
+        else:
+            shared.limit = min(shared.limit + limit, concurrency)
+        for version in task.versions():
+            lane = lanes.setdefault((task.queue, version), Lane(task.queue, version, shared))
+            lane.tasks.setdefault(task.name, task)
+            lane.batch = max(lane.batch, task.batch)
+            if task.lease is not None:
+                lane.lease = interval(task.lease)
+    return list(lanes.values())
