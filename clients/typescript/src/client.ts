@@ -44,6 +44,30 @@ export interface Document<Payload = unknown> {
   readonly isFromHistory: boolean;
 }
 
+/** The row of `doc_get`, as JSON. */
+interface StoredDocument {
+  subject: string;
+  status: string;
+  payload: unknown;
+  headers: Record<string, Json> | null;
+  version: number;
+  priority: number;
+  attempts: number;
+  max_attempts: number;
+  iterations: number;
+  created_at: string;
+  due_at: string | null;
+  settled_at: string | null;
+  lease_ends: string | null;
+  expires_at: string | null;
+  worker: string | null;
+  result: Json;
+  progress: Json;
+  last_error: string | null;
+  ordering_key: string | null;
+  is_from_history: boolean;
+}
+
 /** What `wait` gives. The status of a document that is not settled yet is `planned`, `pending` or `active`. */
 export interface Settled {
   readonly status: 'completed' | 'killed' | 'dropped' | 'planned' | 'pending' | 'active';
@@ -169,29 +193,29 @@ export class Fetchq<Tx = unknown> implements Producer<Tx> {
   ): Promise<Document<Input> | undefined> {
     const [row] = await this.#call(options, sql.GET, [task.queue, subject]);
     if (row?.['doc'] == null) return undefined;
-    const doc = JSON.parse(row['doc']) as Record<string, never>;
-    const date = (key: string): Date | null => (doc[key] == null ? null : new Date(doc[key]));
+    const doc = JSON.parse(row['doc']) as StoredDocument;
+    const date = (time: string | null): Date | null => (time === null ? null : new Date(time));
     return {
-      subject: doc['subject'] as unknown as string,
-      status: doc['status'] as unknown as string,
-      payload: doc['payload'] as unknown as Input,
-      headers: doc['headers'] ?? null,
-      version: doc['version'] as unknown as number,
-      priority: doc['priority'] as unknown as number,
-      attempts: doc['attempts'] as unknown as number,
-      maxAttempts: doc['max_attempts'] as unknown as number,
-      iterations: doc['iterations'] as unknown as number,
-      createdAt: date('created_at') ?? new Date(NaN),
-      dueAt: date('due_at'),
-      settledAt: date('settled_at'),
-      leaseEnds: date('lease_ends'),
-      expiresAt: date('expires_at'),
-      worker: doc['worker'] ?? null,
-      result: doc['result'] ?? null,
-      progress: doc['progress'] ?? null,
-      lastError: doc['last_error'] ?? null,
-      orderingKey: doc['ordering_key'] ?? null,
-      isFromHistory: doc['is_from_history'] === (true as unknown),
+      subject: doc.subject,
+      status: doc.status,
+      payload: doc.payload as Input,
+      headers: doc.headers,
+      version: doc.version,
+      priority: doc.priority,
+      attempts: doc.attempts,
+      maxAttempts: doc.max_attempts,
+      iterations: doc.iterations,
+      createdAt: new Date(doc.created_at),
+      dueAt: date(doc.due_at),
+      settledAt: date(doc.settled_at),
+      leaseEnds: date(doc.lease_ends),
+      expiresAt: date(doc.expires_at),
+      worker: doc.worker,
+      result: doc.result,
+      progress: doc.progress,
+      lastError: doc.last_error,
+      orderingKey: doc.ordering_key,
+      isFromHistory: doc.is_from_history,
     };
   }
 
@@ -313,7 +337,7 @@ export class Fetchq<Tx = unknown> implements Producer<Tx> {
 /** An error that says that there is no fetchq becomes one that says what to do. Others stay as they are. */
 function explained(error: unknown): unknown {
   const { code } = errorCode(error);
-  if (/^(3F000|42883)$/.test(code) && /fetchq/.test(text(error) + String((error as Error | null)?.cause))) {
+  if (/^(3F000|42883)$/.test(code) && (text(error) + String((error as Error | null)?.cause)).includes('fetchq')) {
     return new ConfigurationError(
       `the extension fetchq is missing in this database, or older than ${LEAST_VERSION}: create extension fetchq, or alter extension fetchq update (${text(error)})`,
       { cause: error },

@@ -8,7 +8,7 @@ export type Row = Readonly<Record<string, string | null>>;
 
 /** Whatever runs a statement: a pool, a connection, a transaction. */
 export interface Executor {
-  query(statement: string, values: readonly Value[]): Promise<Row[]>;
+  readonly query: (statement: string, values: readonly Value[]) => Promise<Row[]>;
 }
 
 /** A connection that is taken out of the pool. */
@@ -76,10 +76,10 @@ export async function callWithin(
 ): Promise<Row[]> {
   if (!driver.session) return driver.query(statement, values);
   let session: Session | undefined;
-  let isLate = false;
+  const state = { isLate: false };
   const call = (async () => {
     const taken = await open(driver);
-    if (isLate) {
+    if (state.isLate) {
       taken.release(false);
       return [];
     }
@@ -91,7 +91,7 @@ export async function callWithin(
     session?.release(false);
     return rows;
   } catch (error) {
-    isLate = true;
+    state.isLate = true;
     session?.release(isBroken(error));
     throw error;
   }

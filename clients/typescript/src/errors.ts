@@ -46,9 +46,9 @@ export class StopError extends FetchqError {
 
 /** What an error of the database means for the call that got it. */
 export type ErrorClass =
-  /** The connection is dead, or there is none: whether the call was committed is not known. */
+  /** The connection is dead, there is none, or the server has no resources: whether the call was committed is not known. */
   | 'connection'
-  /** A serialization failure or a deadlock: nothing was done, try again. */
+  /** A serialization failure, a deadlock, a lock, a server that is read-only for a moment: nothing was done, try again. */
   | 'conflict'
   /** fetchq says that a lease was lost. */
   | 'lost'
@@ -89,9 +89,9 @@ const CONNECTION_MESSAGE =
 export function classify(error: unknown): ErrorClass {
   const { code, routine } = errorCode(error);
   if (code === '55000' && (routine === 'fetchq' || /\blease\b.*\b(was lost|before)\b/.test(text(error)))) return 'lost';
-  if (code === '40001' || code === '40P01') return 'conflict';
+  if (/^(40001|40P01|55P03|25006)$/.test(code)) return 'conflict';
   if (/^(42501|42704|42883|42P01|3F000|3D000|28000|28P01)$/.test(code)) return 'configuration';
-  if (/^(08|57P)...?$/.test(code) || code === '53300' || code === '25006') return 'connection';
+  if (/^(08...|57P..|53...)$/.test(code)) return 'connection';
   if (/^(E[A-Z]+|CONNECT\w+)$/.test(code) && code !== 'EXCEPTION') return 'connection';
   if (/^(0A|21|22|23|27|2F|38|39|42|44|54|P0)...$/.test(code) || /^5500[06]$/.test(code)) return 'invalid';
   if (code === '' && CONNECTION_MESSAGE.test(text(error))) return 'connection';

@@ -1,5 +1,4 @@
 import type { BatchDoc, Context, TxContext } from './context.js';
-import type { Outcome } from './outcome.js';
 import type { Retry, Task } from './task.js';
 import { type Duration, interval, milliseconds } from './time.js';
 
@@ -50,10 +49,7 @@ export interface Registration {
 export type Handler<Payload> = (payload: Payload, context: Context) => Handled;
 export type TxHandler<Payload, Tx> = (payload: Payload, context: TxContext<Tx>) => Handled;
 /** Returns nothing, or a result or an outcome for each document, in their order. */
-export type BatchHandler<Payload> = (
-  docs: readonly BatchDoc<Payload>[],
-  signal: AbortSignal,
-) => readonly (Outcome | unknown)[] | void | Promise<readonly (Outcome | unknown)[] | void>;
+export type BatchHandler<Payload> = (docs: readonly BatchDoc<Payload>[], signal: AbortSignal) => Handled;
 
 export function register(
   task: Task,

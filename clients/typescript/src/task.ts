@@ -93,9 +93,9 @@ export function versions(task: Task): number[] {
 }
 
 /** The type that `put` takes for a task. */
-export type InputOf<T> = T extends Task<infer Input> ? Input : never;
+export type InputOf<T> = T extends Task<infer Input, unknown> ? Input : never;
 /** The type that a handler of a task gets. */
-export type OutputOf<T> = T extends Task<infer _Input, infer Output> ? Output : never;
+export type OutputOf<T> = T extends Task<unknown, infer Output> ? Output : never;
 
 /** A document as `doc_put_many` takes it. */
 export interface PutDoc {
@@ -119,16 +119,16 @@ export async function encode(
 ): Promise<PutDoc> {
   const what = `the payload of task ${task.name}${at}`;
   if (task.schema) {
-    const checked = await validate(task.schema as StandardSchema, payload);
+    const checked = await validate(task.schema, payload);
     if ('reason' in checked) throw new InvalidPayloadError(`${what} does not match its schema: ${checked.reason}`);
   }
-  let json: string | undefined;
+  let json: unknown;
   try {
     json = JSON.stringify(payload);
   } catch (error) {
     throw new InvalidPayloadError(`${what} is not JSON: ${text(error)}`, { cause: error });
   }
-  if (json !== undefined && /\\u0000|\\ud[89a-f]/.test(json) && hasUnstorable(payload)) {
+  if (typeof json === 'string' && /\\u0000|\\ud[89a-f]/.test(json) && hasUnstorable(payload)) {
     throw new InvalidPayloadError(`${what} has a NUL or half of a character, which PostgreSQL cannot store`);
   }
   const headers: Record<string, Json> = { ...options.headers };
@@ -178,7 +178,7 @@ export async function decode(task: Task, payload: Json, version: number): Promis
     });
   }
   if (!task.schema) return value;
-  const checked = await validate(task.schema as StandardSchema, value);
+  const checked = await validate(task.schema, value);
   if ('reason' in checked) throw new InvalidPayloadError(`the payload does not match its schema: ${checked.reason}`);
   return checked.value;
 }

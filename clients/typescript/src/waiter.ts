@@ -164,7 +164,7 @@ export class Waiter {
         this.#mark,
       ];
       const [row] = await within(session.query(sql.WAIT, values), ms + 30_000);
-      answer = (row ?? {}) as unknown as Answer;
+      answer = row ?? {};
       this.#backoff.reset();
     } catch (error) {
       await this.#failed(error);
@@ -172,7 +172,7 @@ export class Waiter {
     } finally {
       this.isWaiting = false;
     }
-    if (answer.mark != null) this.#mark = String(answer.mark);
+    if (answer.mark != null) this.#mark = `${answer.mark}`;
     await this.#act(answer, watched);
   }
 
@@ -188,7 +188,7 @@ export class Waiter {
           const key = jobKey(queue, subject);
           const job = watched.get(key);
           // It may have been settled since, and leased anew.
-          if (!job || job.state !== 'running' || job.isInTransaction || this.host.jobs.get(key) !== job) continue;
+          if (job?.state !== 'running' || job.isInTransaction || this.host.jobs.get(key) !== job) continue;
           if (answer.event === 'cancelled') job.stop('cancelled');
           else this.host.lost(job);
         }
@@ -235,7 +235,7 @@ interface Answer {
   readonly event?: string | null;
   readonly queue?: string | null;
   readonly subjects?: unknown;
-  readonly mark?: unknown;
+  readonly mark?: string | number | bigint | null;
 }
 
 /** Reads an array of texts, also where the driver does not. */

@@ -172,17 +172,17 @@ export class Worker<Tx = unknown> {
 
   /** Registers a handler. Its settlement is sent with the next call, together with those of others. */
   handle<Output>(task: Task<unknown, Output>, handler: Handler<Output>, options: HandleOptions = {}): this {
-    return this.#register(register(task, 'plain', handler as never, options));
+    return this.#register(register(task, 'plain', handler, options));
   }
 
   /** Registers a handler whose writes and settlement are one transaction: both, or neither. */
   handleTx<Output>(task: Task<unknown, Output>, handler: TxHandler<Output, Tx>, options: TxOptions = {}): this {
-    return this.#register(register(task, 'transaction', handler as never, options));
+    return this.#register(register(task, 'transaction', handler, options));
   }
 
   /** Registers a handler that gets several documents at once. */
   handleBatch<Output>(task: Task<unknown, Output>, handler: BatchHandler<Output>, options: BatchOptions): this {
-    return this.#register(register(task, 'batch', handler as never, options));
+    return this.#register(register(task, 'batch', handler, options));
   }
 
   #register(registration: Registration): this {
@@ -659,7 +659,7 @@ export class Worker<Tx = unknown> {
     for (const plugin of this.#plugins.toReversed()) {
       if (!plugin.handle) continue;
       const inner = next;
-      next = () => plugin.handle?.(job, async () => inner());
+      next = () => plugin.handle?.(job, () => Promise.resolve().then(inner));
     }
     return next();
   }
@@ -739,11 +739,15 @@ export class Worker<Tx = unknown> {
   }
 
   #tell(event: WorkerEvent): void {
-    for (const plugin of this.#plugins) if (plugin.event) quietly(() => plugin.event?.(event));
+    for (const plugin of this.#plugins) {
+      quietly(() => {
+        plugin.event?.(event);
+      });
+    }
   }
 
   get #hasEvents(): boolean {
-    return this.#plugins.some((plugin) => plugin.event);
+    return this.#plugins.some((plugin) => 'event' in plugin);
   }
 
   /** For probes: whether the database answers and the loops turn. */
