@@ -37,6 +37,7 @@ export class Lane implements WaitingLane {
   #call: Promise<void> | undefined;
   #isDrained = false;
   #timer: NodeJS.Timeout | undefined;
+  #turn: NodeJS.Immediate | undefined;
   #hasLingered = false;
   #isPausing = false;
   /** When the call was sent whose answer was lost. */
@@ -80,7 +81,15 @@ export class Lane implements WaitingLane {
   /** A handler has ended. */
   settle(job: Job): void {
     this.#finished.push(job);
-    this.worker.pump(this);
+    this.pumpSoon();
+  }
+
+  /** Calls when all handlers have ended that end in this turn of the event loop, so that one call settles them. */
+  pumpSoon(): void {
+    this.#turn ??= setImmediate(() => {
+      this.#turn = undefined;
+      this.worker.pump();
+    });
   }
 
   /** Ends the pause after a failure. */
@@ -297,6 +306,7 @@ export class Lane implements WaitingLane {
 
   end(): void {
     clearTimeout(this.#timer);
+    clearImmediate(this.#turn);
   }
 }
 

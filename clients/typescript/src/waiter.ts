@@ -13,6 +13,8 @@ const WATCHED_AGE = 200;
 const SHORT_WAIT = 150;
 /** The same while a handler goes on whose document is gone, so that nothing tells of its end. */
 const MIDDLE_WAIT = 2000;
+/** How often a process that has nothing to wait for asks whether it shall stop. */
+const ASK_INTERVAL = 1000;
 /** How many leases one wait watches. The heartbeat looks at all of them. */
 const MAX_WATCHED = 1000;
 
@@ -56,6 +58,8 @@ export class Waiter {
   #pollUntil = 0;
   #pollTime = 30_000;
   #fruitless = 0;
+  /** When the server was asked last. */
+  #asked = 0;
   #loop: Promise<void> | undefined;
   isWaiting = false;
 
@@ -142,19 +146,24 @@ export class Waiter {
         else if (watched.size < MAX_WATCHED) watched.set(key, job);
       }
     }
+    let waited: readonly WaitingLane[] = hungry;
     if (hungry.length === 0 && watched.size === 0) {
-      longest = SHORT_WAIT;
-      // All slots are in use. Whatever frees one rings; a request to stop comes with the next wait.
-      await this.#alarm.wait(SHORT_WAIT);
-      if (this.#isEnded || this.lanes.some((lane) => lane.isHungry)) return;
+      // All slots are in use, by short documents. Whatever frees one rings. A request to stop is asked for.
+      if (performance.now() < this.#asked + ASK_INTERVAL || host.isStopping) {
+        await this.#alarm.wait(SHORT_WAIT);
+        return;
+      }
+      waited = this.lanes;
+      longest = 0;
     }
+    this.#asked = performance.now();
     const leases = Array.from(watched.values(), ({ queue, subject, lease }) => ({ queue, subject, lease }));
     const ms = longest === host.waitMs ? jitter(longest) : longest;
     let answer: Answer;
     try {
       const session = (this.#session ??= await within(open(this.driver), 30_000));
       this.isWaiting = true;
-      const queues = textArray(hungry.map((lane) => lane.queue));
+      const queues = textArray(waited.map((lane) => lane.queue));
       const values = [
         queues,
         host.name,
@@ -196,7 +205,7 @@ export class Waiter {
       case 'ready':
       case 'resumed': {
         const lane = this.lanes.find((one) => one.queue.toLowerCase() === queue);
-        if (!lane || this.host.isStopping) break;
+        if (!lane?.isHungry || this.host.isStopping) break;
         lane.kick();
         await lane.settledDown();
         // Another worker was faster. Sessions that all come again at once would get in each other's way.

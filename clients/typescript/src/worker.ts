@@ -404,12 +404,10 @@ export class Worker<Tx = unknown> {
     return (this.#bytes < this.#maxBytes || this.used === 0) && this.used + this.asked < this.limit;
   }
 
-  /** Lets lanes call that have something to call for: one of them, and others that want the slot that is free. */
-  pump(lane?: Lane): void {
-    lane?.pump();
+  /** Lets lanes call that have something to call for. */
+  pump(): void {
     this.#progress.ring();
-    if (this.isStopping) return;
-    for (const other of this.#lanes) if (other !== lane && (lane === undefined || other.wants)) other.pump();
+    for (const lane of this.#lanes) lane.pump();
   }
 
   laneIsHungry(lane: Lane): void {
@@ -482,7 +480,7 @@ export class Worker<Tx = unknown> {
     this.#running.delete(job);
     if (job.state === 'finished') lane?.settle(job);
     else if (job.state === 'running') this.release(job);
-    this.pump();
+    lane?.pumpSoon();
   }
 
   #freeSlot(job: Job): void {
