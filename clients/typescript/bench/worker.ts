@@ -16,7 +16,10 @@ const task = defineTask(queue);
 async function fill(): Promise<void> {
   await fq.sync({ queues: { [queue]: {} } });
   await pool.query('select fetchq.queue_truncate($1, empty => true)', [queue]);
-  await pool.query('select count(*) from fetchq.doc_append_many($1, array(select jsonb_build_object($2::text, i) from generate_series(1, $3::int) i))', [queue, 'n', documents]);
+  await pool.query(
+    'select count(*) from fetchq.doc_append_many($1, array(select jsonb_build_object($2::text, i) from generate_series(1, $3::int) i))',
+    [queue, 'n', documents],
+  );
 }
 
 /** What a program does that calls docs_next by itself. */
@@ -58,13 +61,23 @@ async function worker(): Promise<number> {
 const ratios: number[] = [];
 for (let round = 0; round < rounds; round++) {
   const result: Record<string, number> = {};
-  for (const [name, run] of round % 2 === 0 ? ([['loop', loop], ['worker', worker]] as const) : ([['worker', worker], ['loop', loop]] as const)) {
+  for (const [name, run] of round % 2 === 0
+    ? ([
+        ['loop', loop],
+        ['worker', worker],
+      ] as const)
+    : ([
+        ['worker', worker],
+        ['loop', loop],
+      ] as const)) {
     await fill();
     result[name] = await run();
   }
   const ratio = (result['worker'] ?? 0) / (result['loop'] ?? 1);
   ratios.push(ratio);
-  console.log(`loop ${Math.round(result['loop'] ?? 0)}/s, worker ${Math.round(result['worker'] ?? 0)}/s, ratio ${ratio.toFixed(2)}`);
+  console.log(
+    `loop ${Math.round(result['loop'] ?? 0)}/s, worker ${Math.round(result['worker'] ?? 0)}/s, ratio ${ratio.toFixed(2)}`,
+  );
 }
 ratios.sort((a, b) => a - b);
 console.log(`median of the ratios: ${(ratios[ratios.length >> 1] ?? 0).toFixed(2)}`);

@@ -290,6 +290,9 @@ export class Fetchq<Tx = unknown> implements Producer<Tx> {
     return this.#checked;
   }
 
+  /** Whether the library is preloaded, so that commits wake sessions that wait. Known after the check. */
+  isPreloaded = true;
+
   async #check(): Promise<void> {
     let row;
     try {
@@ -298,6 +301,7 @@ export class Fetchq<Tx = unknown> implements Producer<Tx> {
       throw explained(error);
     }
     const version = row?.['extension'] ?? '';
+    this.isPreloaded = row?.['preloaded'] !== 'false';
     if (compareVersions(version, LEAST_VERSION) < 0) {
       throw new ConfigurationError(
         `the extension fetchq has version ${version}, and this client needs ${LEAST_VERSION} or newer: alter extension fetchq update`,

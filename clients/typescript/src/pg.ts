@@ -15,12 +15,17 @@ export interface PgPoolClient extends PgClient {
 }
 
 /** What the driver uses of a pool of node-postgres. */
-export interface PgPool<Client extends PgPoolClient = PgPoolClient> extends PgClient {
-  connect(): Promise<Client>;
+export interface PgPool extends PgClient {
+  connect(): Promise<PgPoolClient>;
   on(event: 'error', listener: (error: Error) => void): unknown;
   listenerCount(event: 'error'): number;
   readonly options?: { readonly max?: number | undefined };
 }
+
+/** The clients of a pool: `pg.PoolClient`. Its `connect` has a form with a callback too. */
+export type PgClientOf<Pool> = Pool extends { connect: { (): Promise<infer Client>; (callback: never): unknown } }
+  ? Client
+  : PgPoolClient;
 
 export interface PgOptions {
   /**
@@ -31,7 +36,8 @@ export interface PgOptions {
 }
 
 /** A driver for node-postgres: `pgDriver(new pg.Pool())`. A transaction is a client on which `begin` was called. */
-export function pgDriver<Client extends PgPoolClient>(pool: PgPool<Client>, options: PgOptions = {}): Driver<Client> {
+export function pgDriver<Pool extends PgPool>(pool: Pool, options: PgOptions = {}): Driver<PgClientOf<Pool>> {
+  type Client = PgClientOf<Pool> & PgPoolClient;
   const names = new Map<string, string>();
   const name = (statement: string): { name?: string } => {
     if (!options.prepare || statement.startsWith('call ')) return {};
@@ -51,7 +57,7 @@ export function pgDriver<Client extends PgPoolClient>(pool: PgPool<Client>, opti
   const take = async (): Promise<{ client: Client; release: (broken: boolean) => void }> => {
     // The server may end connections at any time. Without a listener, that would end the process.
     if (pool.listenerCount('error') === 0) pool.on('error', ignore);
-    const client = await pool.connect();
+    const client = (await pool.connect()) as Client;
     let isReleased = false;
     client.on('error', ignore);
     const release = (broken: boolean): void => {

@@ -7,11 +7,11 @@ interface PendingQuery extends PromiseLike<unknown> {
 /** What the driver uses of `sql` of postgres.js, in and outside of a transaction. */
 export interface PostgresSql {
   unsafe(statement: string, values: never[], options?: { prepare?: boolean }): PendingQuery;
-  readonly options: { readonly max?: number; readonly prepare?: boolean };
 }
 
 /** What the driver uses of the `sql` that `postgres()` returns. */
 export interface PostgresRoot<Tx extends PostgresSql = PostgresSql> extends PostgresSql {
+  readonly options: { readonly max?: number; readonly prepare?: boolean };
   reserve(): Promise<PostgresSql & { release(): void }>;
   begin<T>(work: (sql: Tx) => Promise<T>): Promise<unknown>;
 }

@@ -1,20 +1,11 @@
 import { randomUUID } from 'node:crypto';
-import type {
-  Cancelled,
-  Document,
-  Fetchq,
-  InTransaction,
-  Producer,
-  PutItem,
-  PutOptions,
-  Settled,
-} from './client.js';
+import type { Cancelled, Document, Fetchq, InTransaction, Producer, PutItem, PutOptions, Settled } from './client.js';
 import { TxExecutor, textArray } from './driver.js';
 import { FetchqError } from './errors.js';
 import { Job } from './job.js';
 import { type Outcome, returned } from './outcome.js';
 import { type Plugin, type PutResult, consoleLogger } from './plugin.js';
-import type { Handler, TxHandler } from './registration.js';
+import type { TxHandler } from './registration.js';
 import * as sql from './sql.js';
 import { type Json, type Retry, type Task, decode, encode } from './task.js';
 import { type Duration, milliseconds } from './time.js';
@@ -161,7 +152,7 @@ export interface RunHandlerOptions<Tx = unknown> {
  */
 export async function runHandler<Input, Output, Tx = unknown>(
   task: Task<Input, Output>,
-  handler: Handler<NoInfer<Output>> | TxHandler<NoInfer<Output>, Tx>,
+  handler: TxHandler<NoInfer<Output>, Tx>,
   payload: NoInfer<Input>,
   options: RunHandlerOptions<Tx> = {},
 ): Promise<Outcome | undefined> {

@@ -58,6 +58,7 @@ export class Waiter {
   #pollUntil = 0;
   #pollTime = 30_000;
   #fruitless = 0;
+  #hasYielded = false;
   /** When the server was asked last. */
   #asked = 0;
   #loop: Promise<void> | undefined;
@@ -96,6 +97,7 @@ export class Waiter {
     if (!this.isWaiting || this.#pollUntil > performance.now()) return false;
     this.#pollTime = Math.min(this.#pollTime * 2, 600_000);
     this.#pollUntil = performance.now() + this.#pollTime;
+    this.#hasYielded = true;
     this.#close(true);
     this.#alarm.ring();
     return true;
@@ -219,8 +221,10 @@ export class Waiter {
 
   async #failed(error: unknown): Promise<void> {
     const { code } = error as { code?: unknown };
+    const hasYielded = this.#hasYielded;
+    this.#hasYielded = false;
     // It was interrupted, or gives the connection to others.
-    if (this.#isEnded || code === '57014' || this.#session === undefined) return;
+    if (this.#isEnded || hasYielded || code === '57014') return;
     const kind = classify(error);
     if (kind === 'configuration') {
       this.host.fail(error);

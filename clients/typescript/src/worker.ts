@@ -262,6 +262,12 @@ export class Worker<Tx = unknown> {
       const queues = textArray(this.#lanes.filter((lane) => lane.version === version).map(({ queue }) => queue));
       await this.call('worker_wait', sql.WAIT, [queues, this.name, '0', null, String(version), null]);
     }
+    if (this.isPolling) {
+      this.logger.info('the worker polls, as it was told to', { worker: this.name, milliseconds: this.pollMs });
+    } else if (!this.client.isPreloaded) {
+      const hint = "shared_preload_libraries = 'fetchq'";
+      this.logger.info('the extension is not preloaded, so sessions that wait poll in the server', { worker: this.name, hint });
+    }
     await this.#heartbeat.start();
     let isFirst = true;
     for (const version of versions) {
@@ -462,6 +468,9 @@ export class Worker<Tx = unknown> {
   }
 
   begin(job: Job, lane: Lane): void {
+    // A lease that was released, or has expired, and the document came back to the same worker.
+    const before = this.jobs.get(job.key);
+    if (before) this.lost(before);
     this.jobs.set(job.key, job);
     this.#laneOf.set(job, lane);
     this.#running.add(job);
