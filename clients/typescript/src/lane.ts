@@ -1,0 +1,315 @@
+import { classify, text } from './errors.js';
+import { Job } from './job.js';
+import { type Outcome, snooze } from './outcome.js';
+import * as sql from './sql.js';
+import { type Json, TASK_HEADER } from './task.js';
+import { Backoff, interval } from './time.js';
+import type { Row } from './driver.js';
+import type { Registration } from './registration.js';
+import type { WaitingLane } from './waiter.js';
+import type { Worker } from './worker.js';
+
+/** How long a settlement waits for others while handlers run, in milliseconds. */
+const LINGER = 3;
+/** How many settlements one call takes. */
+const AT_ONCE = 1000;
+
+/** Slots of a queue. Its versions share them. */
+export class Slots {
+  used = 0;
+  /** Asked for, in a call that is under way. */
+  asked = 0;
+
+  constructor(readonly limit: number) {}
+
+  get free(): number {
+    return this.limit - this.used - this.asked;
+  }
+}
+
+/** One version of one queue: settles what was done, and leases what comes next, in one call. */
+export class Lane implements WaitingLane {
+  /** The turn among the lanes of the process, by weight: the one with the least asks next. */
+  turn = 0;
+  isHungry = false;
+  readonly #finished: Job[] = [];
+  readonly #backoff = new Backoff();
+  #call: Promise<void> | undefined;
+  #isDrained = false;
+  #timer: NodeJS.Timeout | undefined;
+  #turn: NodeJS.Immediate | undefined;
+  #hasLingered = false;
+  #isPausing = false;
+  /** When the call was sent whose answer was lost. */
+  #lostCallAt: number | undefined;
+  /** The size of a payload, rather too great than too small. */
+  #size = 0;
+  readonly #shortestLease: number;
+
+  constructor(
+    readonly worker: Worker,
+    readonly queue: string,
+    readonly version: number,
+    readonly slots: Slots,
+    readonly weight: number,
+    /** By name of the task. */
+    readonly tasks: ReadonlyMap<string, Registration>,
+  ) {
+    this.#shortestLease = Math.min(...Array.from(tasks.values(), ({ leaseMs }) => leaseMs ?? Infinity));
+  }
+
+  get isBusy(): boolean {
+    return this.#call !== undefined || this.#finished.length > 0;
+  }
+
+  /** Whether it wants more documents than it has. */
+  get wants(): boolean {
+    return !this.#isDrained && !this.#isPausing && !this.worker.isStopping && this.slots.free > 0;
+  }
+
+  async settledDown(): Promise<void> {
+    await this.#call;
+  }
+
+  /** There may be documents. */
+  kick(): void {
+    this.#isDrained = false;
+    this.#look();
+    this.pump();
+  }
+
+  /** A handler has ended. */
+  settle(job: Job): void {
+    this.#finished.push(job);
+    this.pumpSoon();
+  }
+
+  /** Calls when all handlers have ended that end in this turn of the event loop, so that one call settles them. */
+  pumpSoon(): void {
+    this.#turn ??= setImmediate(() => {
+      this.#turn = undefined;
+      this.worker.pump();
+    });
+  }
+
+  /** Ends the pause after a failure. */
+  hurry(): void {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    this.#isPausing = false;
+    this.#hasLingered = true;
+    this.pump();
+  }
+
+  /** Calls, if there is something to call for. */
+  pump(): void {
+    if (this.#call || this.#isPausing) return;
+    const want = this.worker.ask(this, this.#size);
+    const count = this.#finished.length;
+    if (count === 0 && (want === 0 || this.#isDrained)) {
+      this.#look();
+      return;
+    }
+    const isAlone = this.slots.used === 0 || count >= this.slots.limit / 2 || count >= AT_ONCE;
+    if (count > 0 && !isAlone && !this.#hasLingered) {
+      this.#timer ??= setTimeout(
+        () => {
+          this.#timer = undefined;
+          this.#hasLingered = true;
+          this.pump();
+        },
+        Math.min(LINGER, this.#shortestLease / 10),
+      );
+      return;
+    }
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    this.#hasLingered = false;
+    this.#call = this.#next(want).finally(() => {
+      this.#call = undefined;
+      this.#look();
+      this.worker.pump();
+    });
+  }
+
+  #look(): void {
+    const was = this.isHungry;
+    this.isHungry = this.#isDrained && !this.worker.isStopping && this.slots.free > 0 && this.worker.hasRoom;
+    if (this.isHungry && !was) this.worker.laneIsHungry(this);
+  }
+
+  async #next(want: number): Promise<void> {
+    const batch = this.#finished.splice(0, AT_ONCE);
+    this.slots.asked += want;
+    this.worker.asked += want;
+    const sentAt = performance.now();
+    let rows: Row[] = [];
+    try {
+      if (this.#lostCallAt !== undefined) {
+        await this.#settle(batch, true);
+        await this.#findLost(this.#lostCallAt);
+        this.#lostCallAt = undefined;
+      }
+      const unsettled = batch.filter((job) => job.state !== 'done');
+      if (want > 0) rows = await this.#lease(unsettled, want);
+      else await this.#settle(unsettled, false);
+      this.#backoff.reset();
+    } catch (error) {
+      this.#failed(error, batch, sentAt);
+    } finally {
+      this.slots.asked -= want;
+      this.worker.asked -= want;
+    }
+    if (want > 0) {
+      this.#isDrained = rows.length < want;
+      this.turn += rows.length / this.weight;
+    }
+    this.#begin(rows, sentAt);
+  }
+
+  /** Settles and leases in one commit. Where a settlement is in the way, it is settled alone first. */
+  async #lease(batch: readonly Job[], want: number): Promise<Row[]> {
+    const next = (jobs: readonly Job[]): Promise<Row[]> => {
+      const duration = this.tasks.size === 1 ? ([...this.tasks.values()][0]?.lease ?? null) : this.#duration();
+      const values = [this.queue, list(jobs), String(want), duration, String(this.version), this.worker.name];
+      return this.worker.call('docs_next', sql.NEXT, values);
+    };
+    try {
+      const rows = await next(batch);
+      for (const job of batch) this.worker.settled(job, true);
+      return rows;
+    } catch (error) {
+      if (batch.length === 0 || !/^(lost|invalid|configuration)$/.test(classify(error))) throw error;
+    }
+    await this.#settle(batch, false);
+    return next([]);
+  }
+
+  /** Where tasks share the queue, the lease is the shortest of theirs. */
+  #duration(): string | null {
+    return Number.isFinite(this.#shortestLease) ? interval(this.#shortestLease) : null;
+  }
+
+  /** Settles each document by itself, so that none is in the way of another. */
+  async #settle(batch: readonly Job[], isRepeated: boolean): Promise<void> {
+    if (batch.length === 0) return;
+    let rows: Row[];
+    try {
+      rows = await this.worker.call('docs_settle', sql.SETTLE, [this.queue, list(batch), 'report']);
+    } catch (error) {
+      if (!/^(invalid|configuration)$/.test(classify(error))) throw error;
+      const [first] = batch;
+      if (batch.length > 1) {
+        const half = batch.length >> 1;
+        await this.#settle(batch.slice(0, half), isRepeated);
+        await this.#settle(batch.slice(half), isRepeated);
+      } else if (first && !first.isReplaced) {
+        first.log.error('the outcome of the handler is not valid', { error: text(error) });
+        first.replace(error);
+        await this.#settle(batch, isRepeated);
+      } else if (first) {
+        first.log.error('the document cannot be settled, its lease will expire', { error: text(error) });
+        this.worker.release(first);
+      }
+      return;
+    }
+    rows.forEach((row, at) => {
+      const job = batch[at];
+      if (!job) return;
+      const isSettled = row['outcome'] === 'settled' || row['outcome'] === 'repeated';
+      // A settlement that is sent again may have been committed the first time, which some actions do not show.
+      this.worker.settled(job, isSettled || isRepeated);
+    });
+  }
+
+  /** Hands back what was leased by a call whose answer was lost. */
+  async #findLost(since: number): Promise<void> {
+    const age = `${Math.ceil(performance.now() - since) + 1000} milliseconds`;
+    const values = [this.queue, this.worker.name, String(this.version), age];
+    const rows = await this.worker.call('lease_list', sql.LEASES, values);
+    const mine = new Set(Array.from(this.worker.jobs.values(), (job) => `${job.key}\n${job.lease}`));
+    const lost = rows.filter(
+      (row) => !mine.has(`${this.queue.toLowerCase()}\n${row['subject'] ?? ''}\n${row['lease'] ?? ''}`),
+    );
+    if (lost.length === 0) return;
+    const settlements = lost.map(({ subject, lease }) => ({ subject, lease, action: 'snooze' }));
+    await this.worker.call('docs_settle', sql.SETTLE, [this.queue, JSON.stringify(settlements), 'report']);
+    this.worker.logger.info('documents were handed back that a lost answer had leased', {
+      queue: this.queue,
+      documents: lost.length,
+      worker: this.worker.name,
+    });
+  }
+
+  #failed(error: unknown, batch: readonly Job[], sentAt: number): void {
+    this.#finished.unshift(...batch.filter((job) => job.state !== 'done'));
+    const kind = classify(error);
+    if (kind === 'connection') this.#lostCallAt ??= sentAt;
+    if (kind === 'configuration') {
+      this.worker.fail(error);
+    } else {
+      this.worker.warn(`queue ${this.queue}: the call has failed, and is made again`, error);
+    }
+    this.#isPausing = true;
+    this.#timer = setTimeout(() => {
+      this.hurry();
+    }, this.#backoff.next());
+  }
+
+  #begin(rows: readonly Row[], sentAt: number): void {
+    const batches = new Map<Registration, Job[]>();
+    for (const row of rows) {
+      const size = row['payload']?.length ?? 0;
+      this.#size = Math.max(size, this.#size * 0.9);
+      const { registration, name } = this.#taskOf(row);
+      const job = new Job(this.worker, this.queue, name, row, sentAt, registration?.lease ?? this.#duration());
+      this.worker.begin(job, this);
+      if (this.worker.isStopping) this.#giveBack(job, snooze());
+      else if (!registration) this.#giveBack(job, this.#unknown(job));
+      else if (registration.kind !== 'batch') void this.worker.work(job, registration);
+      else {
+        const jobs = batches.get(registration);
+        if (jobs) jobs.push(job);
+        else batches.set(registration, [job]);
+      }
+    }
+    for (const [registration, jobs] of batches) {
+      for (let at = 0; at < jobs.length; at += registration.size) {
+        void this.worker.workBatch(jobs.slice(at, at + registration.size), registration);
+      }
+    }
+  }
+
+  #giveBack(job: Job, outcome: Outcome): void {
+    job.finish(outcome);
+    this.worker.ended(job);
+  }
+
+  #taskOf(row: Row): { registration: Registration | undefined; name: string } {
+    const header = row['headers']?.includes(TASK_HEADER)
+      ? (JSON.parse(row['headers']) as Record<string, Json>)[TASK_HEADER]
+      : undefined;
+    if (typeof header === 'string') return { registration: this.tasks.get(header), name: header };
+    // A producer without this package names no task.
+    const only = this.tasks.size === 1 ? [...this.tasks.values()][0] : this.tasks.get(this.queue);
+    return { registration: only, name: only?.task.name ?? this.queue };
+  }
+
+  /** Another process may know it, such as one of the next release. The older the document, the longer the pause. */
+  #unknown(job: Job): Outcome {
+    job.log.warn(`no handler of this worker is for the task ${job.task}, so the document is snoozed`, {
+      task: job.task,
+    });
+    const age = Math.max(Date.now() - job.createdAt.getTime(), 0);
+    return snooze(Math.round(Math.min(Math.max(age / 2, 2000), 600_000)));
+  }
+
+  end(): void {
+    clearTimeout(this.#timer);
+    clearImmediate(this.#turn);
+  }
+}
+
+function list(jobs: readonly Job[]): string {
+  return `[${jobs.map((job) => job.settlement).join(',')}]`;
+}
