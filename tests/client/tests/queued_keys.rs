@@ -66,12 +66,13 @@ impl Scene {
         format!("select * from fetchq.{call}")
     }
 
-    async fn waits(&self, pid: &str) {
+    async fn waits(&self, pid: &str, statement: &str) {
         let is_waiting =
             format!("select wait_event_type = 'Lock' from pg_stat_activity where pid = {pid}");
-        wait_until("a session waits for a lock", async || {
-            self.observer.text(&is_waiting).await == "t"
-        })
+        wait_until(
+            &format!("a session waits for a lock: {statement}"),
+            async || self.observer.text(&is_waiting).await == "t",
+        )
         .await;
     }
 
@@ -80,9 +81,9 @@ impl Scene {
         let pid = "select pg_backend_pid()";
         let (one, other) = (self.one.text(pid).await, self.other.text(pid).await);
         let then = async {
-            self.waits(&one).await;
+            self.waits(&one, first).await;
             let releases = async {
-                self.waits(&other).await;
+                self.waits(&other, second).await;
                 self.observer.sql(release).await;
             };
             let (second, ()) = tokio::join!(self.other.state(second), releases);
