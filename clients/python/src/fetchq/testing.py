@@ -105,7 +105,7 @@ def _verdict(engine: Engine, job: Job, prepared: Prepared, result: Any) -> Outco
     run = job.runs[0]
     outcome = given if isinstance(given, Outcome) else verdict(given or Complete(), job.task, run.reason, engine.worker)
     if outcome.succeeds and run.context is not None:
-        outcome.then = [*outcome.then, *run.context.follow_ups]
+        outcome.then = (*outcome.then, *run.context.follow_ups)
     return outcome
 
 
