@@ -16,7 +16,7 @@ one pyright "$bin/pyright" --pythonpath "$bin/python"
 
 rc=0
 # The timeout ends tests that hang.
-PYTHONPATH=src keep "$SCRATCH" timeout -k 10 300 "$bin/python" -m pytest -p fetchq.pytest_plugin -p no:cacheprovider || rc=$?
+keep "$SCRATCH" timeout -k 10 300 "$bin/python" -m pytest -q -p no:cacheprovider || rc=$?
 number() { tail -n 1 "$SCRATCH" | sed -nE "s/.*[ =]([0-9]+) $1.*/\\1/p" | grep . || echo 0; }
 bad=$(($(number failed) + $(number 'errors?')))
 if ((rc != 0 && bad == 0)); then bad=1; fi

@@ -62,6 +62,11 @@ class Db:
         rows = self.sql("select status, attempts from fetchq.doc_get(%s, %s)", queue, subject)
         return rows[0] if rows else ()
 
+    def has_failed(self, queue: str, subject: str) -> bool:
+        """Whether the first attempt has failed. An attempt that runs counts, too."""
+        status, attempts = self.state(queue, subject)
+        return attempts == 1 and status != "active"
+
 
 @pytest.fixture
 def db(url: str) -> Iterator[Db]:

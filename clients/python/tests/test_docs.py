@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
+import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import Db
@@ -24,7 +25,9 @@ def test_the_code_runs(page: str, db: Db, url: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("DATABASE_URL", address)
     blocks = re.findall(r"^```python\n(.*?)^```", PAGES[page].read_text(), re.DOTALL | re.MULTILINE)
     assert len(blocks) > 3
-    space: dict[str, Any] = {"__name__": "docs"}
+    module = types.ModuleType("docs")
+    monkeypatch.setitem(sys.modules, "docs", module)
+    space = vars(module)
     try:
         for number, block in enumerate(blocks):
             exec(compile(block, f"{page}, block {number + 1}", "exec"), space)

@@ -72,9 +72,9 @@ def test_what_follows_is_put_if_the_document_succeeds(db: Db, side: Any) -> None
     side.call(before.put, {}, subject="good")
     side.call(before.put, {"fail": True}, subject="bad")
     side.work()
-    assert side.call(after.wait, "after-good", SOON).status == "completed"
-    assert side.call(after.wait, "also-good", SOON).status == "completed"
-    until("the other has failed", lambda: db.state(first, "bad")[1] == 1)
+    for subject in ("after-good", "also-good"):
+        until("it is completed", lambda s=subject: db.state(second, s) == ("completed", 0))
+    until("the other has failed", lambda: db.has_failed(first, "bad"))
     assert not db.state(second, "after-bad")
 
 
@@ -89,7 +89,7 @@ def test_a_payload_that_does_not_decode_is_rejected_and_the_loop_goes_on(db: Db,
     db.sql("select fetchq.doc_put(%s, 'good', %s)", queue, '{"n": 1}')
     side.work()
     assert side.call(work.wait, "good", SOON).result == 1
-    until("it is rejected", lambda: db.state(queue, "bad")[1] == 1)
+    until("it is rejected", lambda: db.has_failed(queue, "bad"))
     assert "payload.n must be of type int" in db.value("select last_error from fetchq.doc_get(%s, 'bad')", queue)
     line = next(record for record in caplog.records if getattr(record, "subject", "") == "bad")
     assert line.queue == queue and line.levelno == logging.WARNING and "bad" in line.getMessage()
@@ -108,7 +108,7 @@ def test_a_result_that_is_no_json_is_an_error_of_its_document(db: Db, side: Any)
     side.work()
     assert side.call(work.wait, "good", SOON).result == 1
     for subject in ("bad", "nul"):
-        until("it is rejected", lambda s=subject: db.state(queue, s)[1] == 1)
+        until("it is rejected", lambda s=subject: db.has_failed(queue, s))
 
 
 def test_a_settlement_that_the_server_refuses_spares_the_others(db: Db, side: Any) -> None:
@@ -124,7 +124,7 @@ def test_a_settlement_that_the_server_refuses_spares_the_others(db: Db, side: An
     for n in range(8):
         if n != 3:
             assert side.call(work.wait, f"d{n}", SOON).status == "completed"
-    until("it is rejected", lambda: db.state(queue, "d3")[1] == 1)
+    until("it is rejected", lambda: db.has_failed(queue, "d3"))
     assert "was refused" in db.value("select last_error from fetchq.doc_get(%s, 'd3')", queue)
 
 
@@ -148,7 +148,7 @@ def test_a_transactional_handler_commits_with_its_document(db: Db, side: Any) ->
     worker = side.work()
     assert side.call(work.wait, "good", SOON).result == 7
     until("all are handled", lambda: worker.metrics()["handled"] == 4)
-    until("it is rejected", lambda: db.state(queue, "fail")[1] == 1)
+    until("it is rejected", lambda: db.has_failed(queue, "fail"))
     until("it is killed", lambda: db.state(queue, "kill")[0] == "killed")
     assert sorted(row[0] for row in db.sql(f"select subject from {queue}_rows")) == ["good", "kill"]
     db.sql(f"drop table {queue}_rows")
@@ -228,7 +228,7 @@ def test_a_timeout_rejects(db: Db, side: Any) -> None:
 
     side.call(work.put, {}, subject="a")
     side.work()
-    until("it is rejected", lambda: db.state(queue, "a")[1] == 1 and db.state(queue, "a")[0] != "active")
+    until("it is rejected", lambda: db.has_failed(queue, "a"))
     assert "timeout" in db.value("select last_error from fetchq.doc_get(%s, 'a')", queue)
 
 
@@ -426,7 +426,7 @@ def test_errors_of_handlers_are_told_with_their_stack(db: Db, side: Any) -> None
 
     side.call(work.put, {}, subject="a")
     side.work(redact=lambda text: text.replace("secret", "***"))
-    until("it is rejected", lambda: db.state(queue, "a")[1] == 1)
+    until("it is rejected", lambda: db.has_failed(queue, "a"))
     (message, details) = db.sql("select message, details from fetchq.doc_errors(%s, 'a')", queue)[0]
     assert message == "a ***  and \ufffd half"
     assert details["error"] == "builtins.ValueError" and "raise ValueError" in details["stack"]

@@ -98,16 +98,19 @@ def worker_name() -> str:
 def check(conn: psycopg.Connection[Any], engine: Engine) -> None:
     """Checks at the start that the extension is there and new enough, and that the queues can be worked on."""
     try:
-        preloaded = check_info(run(conn, _sql.info()))
+        rows = run(conn, _sql.info())
+        preloaded = check_info(rows)
+        # A pooler gives its clients numbers of its own.
+        engine.pooled = rows[0][2] != conn.info.backend_pid
         for queue in sorted({lane.queue for lane in engine.lanes}):
-            if not run(conn, _sql.has_right(queue))[0][0]:
-                raise ConfigError(
-                    f"the role of the worker may not work on the queue {queue}, or there is none: run app.sync(), and "
-                    f"fetchq.queue_grant('{queue}', role, 'worker')"
-                )
+            # It settles nothing, and fails where the worker could settle nothing.
+            run(conn, _sql.settle(queue, "[]"))
     except psycopg.Error as error:
+        text = describe(error).splitlines()[0]
         if sqlstate(error) == "42704":
-            raise ConfigError(f"{describe(error).splitlines()[0]}: run app.sync() to create the queues") from error
+            raise ConfigError(f"{text}: run app.sync() to create the queues of the app") from error
+        if sqlstate(error) == "42501":
+            raise ConfigError(f"{text}: run fetchq.queue_grant(queue, role, 'worker')") from error
         raise missing_extension(error) or error from error
     if engine.polling:
         logger.info("the worker polls every %g s, as its options say", engine.settings.poll)

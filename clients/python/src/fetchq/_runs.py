@@ -197,7 +197,10 @@ class Group:
 
 
 class WaitCall:
-    def __init__(self, queues: set[str], watched: set[tuple[str, str]], query: _sql.Query, sent: float) -> None:
+    def __init__(
+        self, queues: set[str], watched: set[tuple[str, str]], query: _sql.Query, sent: float, longest: float
+    ) -> None:
+        self.longest = longest
         self.queues = queues
         self.watched = watched
         self.query = query

@@ -65,8 +65,7 @@ _PUT = f"select p.subject, p.action from fetchq.doc_put_many({_text('queue')}, {
 _GET = f"select cast(pg_catalog.to_jsonb(d) as text) from fetchq.doc_get({_text('queue')}, {_text('subject')}) d"
 _CANCEL = f"select c.was_cancelled, c.status from fetchq.doc_cancel({_text('queue')}, {_text('subject')}) c"
 _AWAIT = f"call fetchq.doc_await({_text('queue')}, {_text('subject')}, {_interval('timeout')})"
-_INFO = "select i.extension_version, i.is_preloaded from fetchq.info() i"
-_HAS_RIGHT = f"select fetchq.queue_has_right({_text('queue')}, 'worker')"
+_INFO = "select i.extension_version, i.is_preloaded, pg_catalog.pg_backend_pid() from fetchq.info() i"
 _CREATE = f"select c.was_created from fetchq.queue_create({_text('queue')}, {_json('settings')}) c"
 _CONFIGURE = f"select cast(fetchq.queue_configure({_text('queue')}, {_json('settings')}) as text)"
 _SCHEDULES = f"select s.name, s.action from fetchq.schedules_sync({_text('owner')}, {_json('schedules')}) s"
@@ -112,10 +111,6 @@ def await_(queue: str, subject: str, timeout: str) -> Query:
 
 def info() -> Query:
     return Query(_INFO, {})
-
-
-def has_right(queue: str) -> Query:
-    return Query(_HAS_RIGHT, {"queue": queue})
 
 
 def create(queue: str, settings: str) -> Query:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, TypedDict, TypeVar, cast
@@ -121,7 +122,8 @@ class _Base(Generic[T, S]):
 
     def _add(self, function: Callable[..., Any], queue: str, options: dict[str, Any]) -> T:
         timeout = options.pop("timeout", None)
-        task = self._task(app=self, function=function, queue=queue, timeout=_seconds(timeout), **options)
+        around = sys._getframe(2).f_locals  # Where the handler is defined.
+        task = self._task(app=self, function=function, queue=queue, timeout=_seconds(timeout), around=around, **options)
         if any((t.queue, t.name, t.version) == (queue, task.name, task.version) for t in self.tasks):
             raise ConfigError(f"{task} with version {task.version} is declared twice: give one of them a name")
         self.tasks.append(task)

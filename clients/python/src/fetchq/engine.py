@@ -43,6 +43,8 @@ WATCH_AFTER = 0.5
 """From which age on the waiting session watches the lease of a document."""
 HOLD = 0.05
 """For how long a queue without documents may be left out of the wait."""
+POOLED_WAIT = 10.0
+"""The longest wait behind a pooler."""
 PROBE = 5.0
 """How often a worker that is too busy to wait looks whether it was asked to stop."""
 RERUNS = 10
@@ -80,6 +82,7 @@ class Engine:
         self.calls: set[Call] = set()
         self.beats: set[Beat] = set()
         self.polling = settings.polling
+        self.pooled = False
         self.crowded_at: float | None = None
         self.stopping = False
         self.aborting = False
@@ -218,6 +221,8 @@ class Engine:
             if now - self.crowded_at < 1:
                 self.poll_from_now_on("a call was held up while a session waited: the pooler has too few connections")
             self.crowded_at = None
+        elif self.pooled and now - sent > CROWDED:
+            self.poll_from_now_on("a call was held up by other sessions: the pooler has too few connections")
 
     def _lease(self, call: Call, rows: list[Row], now: float) -> list[Job]:
         lane = call.lane
@@ -493,10 +498,22 @@ class Engine:
             body = settlement(run.subject, run.lease, outcome)
         self._log_outcome(run, outcome)
         run.settling = True
+        one = Settled(run, body, outcome.action)
+        if run.dirty and not outcome.succeeds and not run.stuck:
+            # The next attempt has to find the progress of this one: it is stored first.
+            run.next_beat = 0.0
+            run.stored.append(lambda _: self._queue(one, run, math.inf if run.gone else 0.0))
+            self.signal("beat")
+        else:
+            self._queue(one, run, now + min(BATCH, run.seconds / 10))
+
+    def _queue(self, one: Settled, run: Run, at: float) -> None:
         lane = run.lane
-        lane.settle.append(Settled(run, body, outcome.action))
-        if lane.settle_at is math.inf or lane.settle_at > now + BATCH:
-            lane.settle_at = now + min(BATCH, run.seconds / 10)
+        if at == math.inf:
+            return
+        lane.settle.append(one)
+        if at < lane.settle_at:
+            lane.settle_at = at
             self.signal("call")
 
     def _log_outcome(self, run: Run, outcome: Outcome) -> None:
@@ -647,10 +664,12 @@ class Engine:
                         run.next_beat = now + 1
                     for done in stored:
                         done(None)
+                elif run.settling:
+                    for done in stored:  # Its settlement says what has become of it.
+                        done(Aborted("lost"))
                 else:
                     run.stored += stored
-                    if not run.settling:
-                        self._abort(run, "cancelled" if outcome == "cancelled" else "lost", now)
+                    self._abort(run, "cancelled" if outcome == "cancelled" else "lost", now)
             for queue in stop:
                 self._asked_to_stop(queue)
             self.signal("beat")
@@ -702,7 +721,9 @@ class Engine:
             if pending < now + HOLD:
                 return pending
             watched = self._watchable(now) if group.first else {}
-            queues, longest = quiet, self.settings.wait * random.uniform(0.9, 1.0)
+            # Behind a pooler, each wait keeps a connection from all other programs.
+            longest = min(self.settings.wait, POOLED_WAIT if self.pooled else math.inf) * random.uniform(0.9, 1.0)
+            queues = quiet
             if not quiet and not watched:
                 # Nothing to wait for. A worker that is always busy is asked to stop, too.
                 if self.stopping or not group.first or now < group.probe_at:
@@ -712,7 +733,7 @@ class Engine:
             leases = [{"queue": r.queue, "subject": r.subject, "lease": r.lease} for r in watched.values()]
             text = interval(min(longest, group.timeout))
             query = _sql.wait(sorted(queues), self.worker, text, dumps(leases), group.version, group.mark)
-            group.call = WaitCall(queues, set(watched), query, now)
+            group.call = WaitCall(queues, set(watched), query, now, min(longest, group.timeout))
             return group.call
 
     def _quiet(self, lane: Lane, now: float) -> bool:
@@ -735,7 +756,7 @@ class Engine:
             event, queue, subjects, group.mark = row[0], row[1], row[2], row[3]
             group.failures = 0
             self.down_since = None
-            if call is not None and now - call.sent > self.settings.wait + 5:
+            if call is not None and now - call.sent > call.longest + (CROWDED if self.pooled else 5):
                 self.poll_from_now_on("a wait has taken longer than asked: the pooler has too few connections")
             if event in ("ready", "resumed"):
                 group.not_before = now + HOLD

@@ -59,11 +59,11 @@ class Outcome(Exception):
 
     action = ""
     succeeds = False
-    then: Sequence[Doc]
+    then: tuple[Doc, ...]
 
     def __init__(self, *, then: Sequence[Doc] = ()) -> None:
         super().__init__()
-        self.then = then
+        self.then = tuple(then)
 
     def keys(self) -> dict[str, Any]:
         """The keys of the settlement beside subject, lease and action."""

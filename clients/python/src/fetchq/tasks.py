@@ -201,11 +201,12 @@ class Batch(Sequence[P]):
         return zip(self.payloads, self.contexts, strict=True)
 
 
-def payload_type(function: Callable[..., Any], *, batch: bool) -> Any:
-    """The type of the first argument of a handler, as it is annotated."""
+def payload_type(function: Callable[..., Any], around: dict[str, Any], *, batch: bool) -> Any:
+    """The type of the first argument of a handler, as it is annotated. ``around`` has the names of the function in
+    which the handler is defined."""
     try:
         names = list(inspect.signature(function).parameters)
-        hints = get_type_hints(function, include_extras=True)
+        hints = get_type_hints(function, localns=around, include_extras=True)
     except (NameError, TypeError) as error:
         raise ConfigError(f"the annotations of {_name(function)} cannot be read: {error}") from error
     if not names or len(names) > 2:
@@ -239,10 +240,13 @@ class TaskBase(Generic[P]):
     on_invalid: Literal["reject", "kill"] = "reject"
     defaults: PutOptions = field(default_factory=PutOptions)
     upcasts: dict[int, Callable[[Any], Any]] = field(default_factory=dict[int, Callable[[Any], Any]])
+    around: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     def __post_init__(self) -> None:
-        kind = payload_type(self.function, batch=self.batch > 0) if self.payload is None else self.payload
-        self.payload = kind
+        if self.payload is None:
+            self.payload = payload_type(self.function, self.around, batch=self.batch > 0)
+        self.around = {}
+        kind = self.payload
         self.read = codec.decoder(kind)
         self.takes_context = len(inspect.signature(self.function).parameters) == 2
         self.is_async = inspect.iscoroutinefunction(self.function)

@@ -105,7 +105,7 @@ def _verdict(engine: Engine, job: Job, prepared: Prepared, result: Any) -> Outco
     run = job.runs[0]
     outcome = given if isinstance(given, Outcome) else verdict(given or Complete(), job.task, run.reason, engine.worker)
     if outcome.succeeds and run.context is not None:
-        outcome.then = [*outcome.then, *run.context.follow_ups]
+        outcome.then = (*outcome.then, *run.context.follow_ups)
     return outcome
 
 
@@ -168,9 +168,11 @@ def drain(app: App, source: Source | None = None, *, planned: bool = False, time
             for queue in queues:
                 run(conn, _sql.due_now(queue))
         with Worker(app, source) as worker:
-            while (
-                any(run(conn, _sql.open_documents(queue))[0][0] for queue in queues) or worker.metrics()["slots_used"]
-            ):
+            # Counts are not of one moment: nothing must be there several times in a row.
+            still = 0
+            while still < 3:
+                left = any(run(conn, _sql.open_documents(queue))[0][0] for queue in queues)
+                still = 0 if left or worker.metrics()["slots_used"] else still + 1
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"the queues {', '.join(queues)} were not empty after {timeout:g} s")
                 time.sleep(0.02)
