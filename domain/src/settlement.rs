@@ -41,6 +41,25 @@ impl Action {
         Self::ALL.into_iter().find(|action| action.word() == word)
     }
 
+    /// The number of the action in a document that it has settled. 0 is none, and 7 is the greatest.
+    pub fn code(self) -> i64 {
+        match self {
+            Self::Complete => 1,
+            Self::Drop => 2,
+            Self::Reject => 3,
+            Self::Kill => 4,
+            Self::Snooze => 5,
+            Self::Reschedule => 6,
+        }
+    }
+
+    /// What the column `worker_session` of a document becomes that its worker settles. It tells whose lease
+    /// it was and what the worker did, and is below 0, unlike that of a lease which anything else has ended.
+    /// No number overflows: a manager may have written any.
+    pub fn settles(self, worker_session: i64) -> i64 {
+        !(worker_session << 3 | self.code())
+    }
+
     /// The word of the action.
     pub fn word(self) -> &'static str {
         match self {

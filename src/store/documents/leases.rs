@@ -306,6 +306,8 @@ fn register(worker: Worker) -> i64 {
     let Some(table) = relation::lookup("fetchq", "worker_sessions") else {
         pgrx::error!("table fetchq.worker_sessions is missing: reinstall the extension");
     };
+    let name = shown_name(&worker.name, &worker.application);
+    let known_stops = stop_requests::known(Some(&name));
     relation::lock_rows(table);
     let id = new_session_id();
     let query_start = match worker.binding {
@@ -317,13 +319,13 @@ fn register(worker: Worker) -> i64 {
         &[
             Arg::from(id),
             Arg::from(worker.queue),
-            Arg::from(shown_name(&worker.name, &worker.application).as_str()),
+            Arg::from(name.as_str()),
             Arg::from(session::pid()),
             Arg::timestamp(session::started()),
             Arg::timestamp(time::clock()),
             Arg::from(worker.binding as i32),
             query_start,
-            Arg::from(stop_requests::next_number()),
+            Arg::from(known_stops),
         ],
     );
     let registration = Registration {

@@ -71,6 +71,14 @@ const IS_LEASED: &str = "d.status {+} 0 {=} {active}
 /// The document `d` has a lease number, and only that settles it: `lease_number::needs_number`.
 const NEEDS_NUMBER: &str = "coalesce((d.lease {&} 1) {=} 1, false)";
 
+/// What the worker of the document `d` did with it, as `Action::code`. Other things that end a lease leave
+/// `worker_session` as it is, above 0, or remove it: see `Action::settles`.
+const SETTLED_BY: &str = "case when d.worker_session {<} 0 then ({~} d.worker_session) {&} 7 end";
+
+/// The worker session that had the last lease of the document `d`.
+const LEASED_BY: &str = "case when d.worker_session {<} 0 then ({~} d.worker_session) {>>} 3
+             else d.worker_session end";
+
 /// The last error of a document `d` in this queue: that of a dead letter is of its origin. A document
 /// to which a caller gives another payload loses its origin, and keeps this error. It is no dead
 /// letter any more: a redrive must not bring a payload into a queue into which the caller may not
@@ -94,6 +102,8 @@ pub(in crate::store) fn render_shared(sql: &str) -> String {
     let mut text = sql
         .replace("{is_leased}", IS_LEASED)
         .replace("{needs_number}", NEEDS_NUMBER)
+        .replace("{settled_by}", SETTLED_BY)
+        .replace("{leased_by}", LEASED_BY)
         .replace("{own_error}", OWN_ERROR)
         .replace("{moved_expiry}", MOVED_EXPIRY)
         .replace("{next_iterations}", NEXT_ITERATIONS);
@@ -118,7 +128,8 @@ pub(in crate::store) fn render_shared(sql: &str) -> String {
 /// `{docs}`, `{logs}`, `{metrics}` and `{history}` are the tables of the queue, `{q}` is its
 /// name within an identifier, `{planned}`, `{pending}`, `{active}`, `{completed}` and
 /// `{killed}` are the codes of the statuses, `{subject_max}` is the length of a subject in
-/// characters, `{is_leased}` and `{needs_number}` are the predicates of these names, `{own_error}` is the error that a document
+/// characters, `{is_leased}` and `{needs_number}` are the predicates of these names, `{settled_by}` and
+/// `{leased_by}` say what the last worker did with the document and who it was, `{own_error}` is the error that a document
 /// keeps when it gets another payload, and `{next_iterations}` are the iterations of the document and
 /// one more. `{kept}` are the columns of the documents that the history has, and `{kept_as_it_is}`
 /// those of a document `d` that it has as they are.
