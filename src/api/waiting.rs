@@ -68,7 +68,7 @@ fn worker_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let until = end_of_wait(call, 2)?;
         let known = known_stops(call)?;
         let version = call.opt_int(4).unwrap_or(0);
-        let (news, mut mark) = procedure::run(|transactions| {
+        let (news, mut mark) = procedure::run(|transactions| -> Result<_> {
             let known = known
                 .unwrap_or_else(|| transactions.statement(|| stop_requests::known(Some(&name))));
             let worker = Worker {

@@ -87,6 +87,12 @@ pub fn is_visible_to_all(transaction: pg_sys::TransactionId, table: pg_sys::Oid)
     }
 }
 
+/// Returns whether the transaction is read only. It always is on a hot standby.
+pub fn is_read_only() -> bool {
+    // SAFETY: This is a plain variable of this backend.
+    unsafe { pg_sys::XactReadOnly }
+}
+
 /// Returns whether the transaction keeps one snapshot for all its statements, as REPEATABLE READ
 /// and SERIALIZABLE do.
 pub fn keeps_snapshot() -> bool {

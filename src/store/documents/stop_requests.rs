@@ -112,8 +112,7 @@ pub fn work_begins() {
 /// Returns the requests that were there when `fetchq.work` began in the statement that runs. None: it does
 /// not run.
 pub fn known_to_work() -> Option<Vec<i64>> {
-    let (mark, known) = &*WORK.borrow();
-    (*mark == session::statement_mark()).then(|| known.clone())
+    WORK.with_borrow(|(mark, known)| (*mark == session::statement_mark()).then(|| known.clone()))
 }
 
 /// Returns whether a worker of a queue was asked to stop at or after `since`, in microseconds since

@@ -1,6 +1,6 @@
 //! `queue_wait`: commits wake waiters, waiters keep no locks, and a waiter can be cancelled.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fetchq_client_tests::{Database, Server, Session, counters_are_exact, state_of, wait_until};
 use tokio::task::JoinHandle;
@@ -127,17 +127,21 @@ async fn who_can_only_read_is_not_woken_in_place_of_a_worker() {
         let call = call.to_owned();
         tokio::spawn(async move { reader.text(&call).await })
     };
-    // A session that nobody has woken looks after 5 seconds, and these give up before.
-    let works = "call fetchq.queue_wait('{q}', '4 s')";
     let mut readers = Vec::new();
     for call in [CALL, CALL, "call fetchq.queue_wait('{other,q}', '30 s')"] {
         readers.push(reads(call).await);
     }
     asleep(&session, 3).await;
-    let worker = waits(&db, works).await;
+    let worker = waits(&db, CALL).await;
     asleep(&session, 4).await;
+    // They may sleep between their first looks.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    asleep(&session, 4).await;
+    let begun = Instant::now();
     session.sql("select fetchq.doc_put('q', 'a')").await;
     assert_eq!(worker.await.unwrap().unwrap(), "q");
+    // A session that nobody has woken looks after 5 seconds.
+    assert!(begun.elapsed() < Duration::from_secs(4));
     for reader in readers {
         assert_eq!(reader.await.unwrap(), "q");
     }

@@ -209,6 +209,10 @@ async fn a_request_to_stop_that_is_committed_late_is_not_missed() {
     .await;
     late.sql("commit").await;
     second.await.unwrap();
+    let (event, last) = look(&session, &format!("{both}, mark => '{next}'")).await;
+    assert_eq!((event.as_str(), last != next), ("stop", true));
+    let (event, _) = look(&session, &format!("{both}, mark => '{last}'")).await;
+    assert_eq!(event, "");
     session
         .sql("drop owned by worker_wait_late; drop role worker_wait_late")
         .await;

@@ -102,7 +102,7 @@ select * from fetchq.mnt_run('rq_rep', 10);
 select fetchq.docs_retry('rq_rep', '{"subject": "early"}');
 select was_cancelled from fetchq.doc_cancel('rq_rep', 'cancelled');
 select fetchq.docs_kill('rq_rep', '{"subject": "docs_kill"}');
-select fetchq.doc_kill('rq_rep', 'admin', 'by hand');
+select fetchq.doc_kill('rq_rep', 'admin', message => 'by hand');
 select subject, status, attempts, last_error from fetchq.docs_list('rq_rep', '{"all": true}') order by 1;
 select held.subject, a.action, s.outcome, s.status
 from held, unnest('{complete,kill,reject,reschedule,snooze}'::text[]) a (action),
@@ -156,7 +156,7 @@ select * from settle('dead', 'kill');
 select * from settle('last', 'kill');
 select * from settle('kill', 'reject', '{"message": "no"}');
 -- An administrator kills what has no lease any more.
-select fetchq.doc_kill('rq_rep', 'admin', 'by hand');
+select fetchq.doc_kill('rq_rep', 'admin', message => 'by hand');
 select * from settle('admin', 'kill');
 select * from settle('admin', 'reject', '{"message": "no"}');
 -- A subject that was put anew, and is another document.
