@@ -180,7 +180,7 @@ const C: &str = "collate pg_catalog.\"C\"";
 // the next one has to be greater, and because a worker may repeat its settlement. Whether it holds is for
 // the status to say.
 // worker_session: who had that lease; refers to fetchq.worker_sessions. It stays as well. What a worker
-// does with its document is written beside it (`Action::settles`), so that a worker that repeats its
+// does with its document is in its lowest bits (`ACTION_BITS`), so that a worker that repeats its
 // settlement learns that it was made. Only a document that is cancelled while it is leased loses it,
 // which tells its worker what happened.
 // due_at, picked_at: when the document was due when it was picked last, and when that was. A pick

@@ -71,7 +71,8 @@ select
     min(s.since) as since,
     min(l.since) as oldest_lease,
     min(l.until) as next_expiry,
-    coalesce(bool_or(t.number <> all (s.known_stops)), false) as is_asked_to_stop
+    coalesce(bool_or(t.number <> all (s.known_stops)) filter (where t.number is not null), false)
+        as is_asked_to_stop
 from sessions s
 left join leased l on l.worker_session = s.id
 left join fetchq.stop_requests t on t.name = s.name and t.queue_id in (0, s.queue_id)

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use crate::domain::document::{InHistory, kept};
 use crate::domain::names::{QueueName, SUBJECT_MAX};
+use crate::domain::settlement::ACTION_BITS;
 use crate::domain::status::Status;
 
 /// A statement that is planned once in a session, with a generic plan.
@@ -71,13 +72,14 @@ const IS_LEASED: &str = "d.status {+} 0 {=} {active}
 /// The document `d` has a lease number, and only that settles it: `lease_number::needs_number`.
 const NEEDS_NUMBER: &str = "coalesce((d.lease {&} 1) {=} 1, false)";
 
-/// What the worker of the document `d` did with it, as `Action::code`. Other things that end a lease leave
-/// `worker_session` as it is, above 0, or remove it: see `Action::settles`.
-const SETTLED_BY: &str = "case when d.worker_session {<} 0 then ({~} d.worker_session) {&} 7 end";
+/// What the worker of the document `d` did with it, as `Action::code`, or 0. What else ends a lease leaves
+/// `worker_session` as it is, or removes it: see `ACTION_BITS`.
+const SETTLED_BY: &str = "(d.worker_session {&} 7)";
 
 /// The worker session that had the last lease of the document `d`.
-const LEASED_BY: &str = "case when d.worker_session {<} 0 then ({~} d.worker_session) {>>} 3
-             else d.worker_session end";
+const LEASED_BY: &str = "(d.worker_session {&} (-8))";
+
+const _: () = assert!(1 << ACTION_BITS == 8);
 
 /// The last error of a document `d` in this queue: that of a dead letter is of its origin. A document
 /// to which a caller gives another payload loses its origin, and keeps this error. It is no dead

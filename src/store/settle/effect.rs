@@ -29,7 +29,7 @@ pub enum Value {
     NextIterations,
     /// The attempts and one less.
     AttemptBack,
-    /// The worker session, and that this is what it did.
+    /// The worker session, and that this is what it did: see `ACTION_BITS`.
     SettledBy(Action),
     /// What the call says.
     Is(Argument),
@@ -192,7 +192,7 @@ impl Effect {
                 NextIterations => Arg::from(row.int8(*column).saturating_add(1)),
                 AttemptBack => Arg::from(row.int4(*column).saturating_sub(1).max(0)),
                 SettledBy(_) if row.is_null(*column) => continue,
-                SettledBy(action) => Arg::from(action.settles(row.int8(*column))),
+                SettledBy(action) => Arg::from(row.int8(*column) | action.code()),
                 Is(argument) => says(*argument),
                 IfGiven(argument) => {
                     let given = says(*argument);
@@ -264,10 +264,7 @@ impl Effect {
             Some(Now) => "pg_catalog.now()".to_owned(),
             Some(NextIterations) => "{next_iterations}".to_owned(),
             Some(AttemptBack) => format!("greatest(d.{name} {{-}} 1, 0)"),
-            // See `Action::settles`.
-            Some(SettledBy(action)) => {
-                format!("{{~}} (d.{name} {{<<}} 3 {{|}} {})", action.code())
-            }
+            Some(SettledBy(action)) => format!("d.{name} {{|}} {}", action.code()),
             Some(Is(argument)) => self.says(form, *argument),
             Some(IfGiven(argument)) => {
                 format!("coalesce({}, d.{name})", self.says(form, *argument))

@@ -3,7 +3,7 @@
 //!
 //! A lease is settled once, and only its worker knows its number. What the worker did stays in the
 //! document with the number of the lease, until the next lease, whatever becomes of the document: see
-//! `Action::settles`. An administrator, maintenance and what ends a session write nothing there. So a
+//! `ACTION_BITS`. An administrator, maintenance and what ends a session write nothing there. So a
 //! document that has both was settled by this call before.
 
 use crate::domain::lease_number::needs_number;
