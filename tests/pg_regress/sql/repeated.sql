@@ -68,6 +68,15 @@ select * from settle('complete', 'reject', '{"message": "no"}');
 update held set lease = lease - 1;
 select * from all_of();
 update held set lease = lease + 1;
+-- By statements in place of the direct path.
+select fetchq.queue_truncate('rq_rep', true);
+truncate held;
+select count(*) from (select fetchq.doc_put('rq_rep', s) from unnest('{complete,drop,kill,reject,reschedule,snooze}'::text[]) s) p;
+select count(*) from lease();
+set fetchq.direct = off;
+select * from all_of();
+select * from all_of();
+reset fetchq.direct;
 -- Not the worker has ended the lease: it was cancelled, it ran out, it was released, or killed by an administrator.
 select fetchq.queue_truncate('rq_rep', true);
 truncate held;
