@@ -309,7 +309,7 @@ pub fn register(is_preloading: bool) {
         c"The settings that new queues start with, a JSON object as fetchq.queue_create() takes it.",
         c"It stands in place of all defaults of fetchq: {} is none of them. What the call itself names goes before. When the setting is empty, the defaults are those of fetchq, and none with fetchq.compat. A queue stores its settings when it is created, so a change concerns later queues only.",
         &QUEUE_DEFAULTS,
-        GucContext::Userset,
+        GucContext::Suset,
         GucFlags::default(),
     );
     GucRegistry::define_int_guc(

@@ -18,7 +18,7 @@ use crate::store::documents::doc_await::{self, Outcome, Unsettled};
 use crate::store::documents::lease_check::{self, NamedLease};
 use crate::store::documents::stop_requests::{self, StopRequest};
 use crate::store::queues::open_queue::Queue;
-use crate::store::queues::rights::Right;
+use crate::store::queues::rights::{self, Right};
 
 /// How often a session looks that no commit can wake, because there is no shared memory or no
 /// free slot in it: microseconds.
@@ -144,7 +144,14 @@ fn look(
         let open = |name| Queue::open_for(name, right);
         let queues: Vec<Rc<Queue>> =
             transactions.statement(|| part.iter().map(open).collect::<Result<_>>())?;
-        keys.extend(queues.iter().map(|queue| waiter_key(queue, version)));
+        keys.extend(queues.iter().map(|queue| {
+            let key = waiter_key(queue, version);
+            // Who can take no document must not be woken in place of somebody who can.
+            match right == Right::Work || rights::has_on(queue.table, Right::Work) {
+                true => key,
+                false => key.only_looking(),
+            }
+        }));
         for (at, queue) in queues.iter().enumerate() {
             visit(first + at, queue);
             match transactions.statement(|| readiness(queue, version, time::clock())) {
@@ -184,9 +191,16 @@ pub struct Worker<'a> {
     pub version: i32,
     /// The leases that it has, by queue.
     pub leases: &'a BTreeMap<QueueName, Vec<NamedLease>>,
-    /// Requests to stop count that have a greater number.
-    pub mark: i64,
+    /// The numbers of the requests to stop that it knows.
+    pub known_stops: &'a [i64],
 }
+
+/// Of how many worker sessions one call of a worker is woken when their leases end. Those that a process
+/// has are a few, but a lease can name any worker, and the slots are for all sessions of the server.
+const MAX_SESSIONS: usize = 1000;
+
+/// How often a worker looks with leases of more sessions than that: microseconds. Not measured.
+const MANY_SESSIONS_INTERVAL_US: i64 = 1_000_000;
 
 /// What has happened that a worker has to know.
 pub enum News {
@@ -213,8 +227,8 @@ impl Worker<'_> {
         let queues: Vec<&str> = (self.queues.iter().chain(self.leases.keys()))
             .map(QueueName::as_str)
             .collect();
-        let stop =
-            transactions.statement(|| stop_requests::first_after(self.name, self.mark, &queues));
+        let stop = transactions
+            .statement(|| stop_requests::first_new(self.name, self.known_stops, &queues));
         if let Some(stop) = stop {
             return Ok(Some(News::Stop(stop)));
         }
@@ -269,7 +283,13 @@ pub fn worker(transactions: &Transactions, worker: &Worker, until: i64) -> Resul
                 Look::NotYet { mut keys, next, .. } => match resumed {
                     Some(at) => Look::Instead(Some(News::Resumed(at))),
                     None => {
-                        keys.extend(&own_keys);
+                        // One key is that of its name.
+                        let watched = own_keys.len().min(MAX_SESSIONS + 1);
+                        let next = match watched < own_keys.len() {
+                            true => next.min(time::clock() + MANY_SESSIONS_INTERVAL_US),
+                            false => next,
+                        };
+                        keys.extend(&own_keys[..watched]);
                         let result = None;
                         Look::NotYet { keys, next, result }
                     }

@@ -179,8 +179,10 @@ const C: &str = "collate pg_catalog.\"C\"";
 // lease: the number of the last lease. It stays when the document is returned or settled, because
 // the next one has to be greater, and because a worker may repeat its settlement. Whether it holds is for
 // the status to say.
-// worker_session: who had that lease; refers to fetchq.worker_sessions. It stays as well. Only a
-// document that is cancelled while it is leased loses it, which tells its worker what happened.
+// worker_session: who had that lease; refers to fetchq.worker_sessions. It stays as well. What a worker
+// does with its document is in its lowest bits (`ACTION_BITS`), so that a worker that repeats its
+// settlement learns that it was made. Only a document that is cancelled while it is leased loses it,
+// which tells its worker what happened.
 // due_at, picked_at: when the document was due when it was picked last, and when that was. A pick
 // writes the end of the lease into next_iteration.
 // max_attempts: of this document; NULL for that of the queue.
@@ -206,7 +208,7 @@ columns! {
     Attempts = Def::new("attempts", Int).not_null().default("0").kept();
     NextIteration = Def::new("next_iteration", Timestamptz).not_null().default("pg_catalog.now()").put();
     Lease = Def::new("lease", Bigint).kept();
-    WorkerSession = Def::new("worker_session", Bigint);
+    WorkerSession = Def::new("worker_session", Bigint).settled();
     DueAt = Def::new("due_at", Timestamptz).settled();
     PickedAt = Def::new("picked_at", Timestamptz).settled();
     MaxAttempts = Def::new("max_attempts", Int).kept().put();

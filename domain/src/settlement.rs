@@ -26,6 +26,11 @@ pub const KEYS: &str = "subject, lease, action, then, payload, result, message, 
 /// The keys that every action has.
 const COMMON_KEYS: [&str; 4] = ["subject", "lease", "action", "then"];
 
+/// So many of the lowest bits of the id of a worker session are 0. When the worker settles a document, the
+/// column `worker_session` of that document gets [`Action::code`] there. So it tells whose lease it was, and
+/// whether its worker has ended it, and how.
+pub const ACTION_BITS: u32 = 3;
+
 impl Action {
     const ALL: [Self; 6] = [
         Self::Complete,
@@ -39,6 +44,18 @@ impl Action {
     /// Reads an action. Returns None for an unknown one.
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|action| action.word() == word)
+    }
+
+    /// The number of the action in the lowest bits of `worker_session`. 0 is none.
+    pub fn code(self) -> i64 {
+        match self {
+            Self::Complete => 1,
+            Self::Drop => 2,
+            Self::Reject => 3,
+            Self::Kill => 4,
+            Self::Snooze => 5,
+            Self::Reschedule => 6,
+        }
     }
 
     /// The word of the action.
@@ -74,6 +91,8 @@ pub fn is_key(key: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     fn words(text: &str) -> Vec<&str> {
@@ -90,6 +109,7 @@ mod tests {
         assert!(!is_key("at") && !is_key(""));
         for action in Action::ALL {
             assert_eq!(Action::parse(action.word()), Some(action));
+            assert!((1..1 << ACTION_BITS).contains(&action.code()));
             assert!(
                 ["subject", "lease", "action"]
                     .iter()
@@ -97,6 +117,8 @@ mod tests {
             );
         }
         assert_eq!(Action::parse("Complete"), None);
+        let codes = Action::ALL.map(Action::code);
+        assert_eq!(codes.iter().collect::<HashSet<_>>().len(), codes.len());
     }
 
     #[test]

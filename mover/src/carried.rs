@@ -88,7 +88,7 @@ pub const CARRIED: [Carried; 20] = [
             read: "select to_jsonb(w) from fetchq.worker_sessions w where w.queue_id = {id}",
             write: "insert into fetchq.worker_sessions
                 select t.* from {rows} r, jsonb_populate_record(
-                    null::fetchq.worker_sessions, r.content || '{\"queue_id\": {id}, \"binding\": 0, \"number\": 0}') t",
+                    null::fetchq.worker_sessions, r.content || '{\"queue_id\": {id}, \"binding\": 0, \"known_stops\": []}') t",
         },
     },
     // A request for all queues holds for this one as well.

@@ -278,7 +278,7 @@ class Pages:
 
     CONTEXT = {
         "user": "session, role, database, or server",
-        "superuser": "session (superusers only), role, database, or server",
+        "superuser": "session, role, database, or server, by superusers and by roles with `grant set on parameter` (PostgreSQL 15 or newer)",
         "sighup": "server, applied by `select pg_reload_conf()`",
         "postmaster": "server, applied by a restart",
         "backend": "start of a session",

@@ -51,8 +51,9 @@ fn queue_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// mark)`: a procedure that waits until a worker has to know something, at most `timeout`. It holds
 /// neither a snapshot nor a lock meanwhile. `queues`: whose documents the worker can take; NULL or an
 /// empty list: none. `leases`: the leases that it has, as for `docs_extend`; NULL: none. `event` is
-/// ready, resumed, stop, cancelled or lost, or NULL; `queue` and `subjects` say of what. `mark` NULL:
-/// requests to stop count from now on; otherwise those after the call that has given it.
+/// ready, resumed, stop, cancelled or lost, or NULL; `queue` and `subjects` say of what. `mark`: the
+/// requests to stop that the worker knows, by their numbers, as the call before has given them; NULL: those
+/// that are committed by now.
 ///
 /// Fails as `queue_wait` does, with `NoRight` when the caller may not work on the documents; with
 /// `Invalid` for leases that are not valid; and with `NumberOfQueues` without a queue and a lease.
@@ -65,25 +66,28 @@ fn worker_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         require_number(call, queues.len(), usize::from(leases.is_empty()))?;
         let name = worker_name(call, 1, "worker")?.to_owned();
         let until = end_of_wait(call, 2)?;
-        let mut mark = call
-            .opt_bigint(8)
-            .unwrap_or_else(stop_requests::next_number);
-        let worker = Worker {
-            name: &name,
-            queues: &queues,
-            version: call.opt_int(4).unwrap_or(0),
-            leases: &leases,
-            mark,
-        };
-        let news =
-            procedure::run(|transactions| crate::waiting::worker(transactions, &worker, until))?;
+        let known = known_stops(call)?;
+        let version = call.opt_int(4).unwrap_or(0);
+        let (news, mut mark) = procedure::run(|transactions| -> Result<_> {
+            let known = known
+                .unwrap_or_else(|| transactions.statement(|| stop_requests::known(Some(&name))));
+            let worker = Worker {
+                name: &name,
+                queues: &queues,
+                version,
+                leases: &leases,
+                known_stops: &known,
+            };
+            let news = crate::waiting::worker(transactions, &worker, until)?;
+            Ok((news, known))
+        })?;
         let queue_at = |at: usize| queues.get(at).map(|name| name.to_string());
         let (event, queue, subjects) = match news {
             None => (None, None, None),
             Some(News::Ready(at)) => (Some("ready"), queue_at(at), None),
             Some(News::Resumed(at)) => (Some("resumed"), queue_at(at), None),
             Some(News::Stop(stop)) => {
-                mark = stop.number;
+                mark.push(stop.number);
                 (Some("stop"), stop.queue, None)
             }
             Some(News::Cancelled(queue, subjects)) => {
@@ -182,6 +186,21 @@ fn named_leases(call: &Call, queues: &[QueueName]) -> Result<BTreeMap<QueueName,
         of_queue.push(NamedLease { subject, lease });
     }
     Ok(leases)
+}
+
+/// The argument `mark` of `worker_wait`. Fails with `NullElement` for a NULL in it.
+fn known_stops(call: &Call) -> Result<Option<Vec<i64>>> {
+    let Some(numbers) = call.opt_bigints(8, "mark")? else {
+        return Ok(None);
+    };
+    let numbers: Option<Vec<i64>> = numbers.into_iter().collect();
+    match numbers {
+        Some(numbers) => Ok(Some(numbers)),
+        None => Err(Error::NullElement {
+            function: call.function_name(),
+            argument: "mark",
+        }),
+    }
 }
 
 /// Fails with `NumberOfQueues` for too few queues or too many.

@@ -45,12 +45,12 @@ fn worker_stop_requested(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
         let worker = worker_name(call, 1, "name")?;
-        let (since, number) = match stop_requests::work_number() {
-            Some(number) if call.is_null(2) => (i64::MIN, number),
-            _ => (call.timestamp(2, "since")?, i64::MIN),
+        let (since, known) = match stop_requests::known_to_work() {
+            Some(known) if call.is_null(2) => (i64::MIN, known),
+            _ => (call.timestamp(2, "since")?, Vec::new()),
         };
         let is_requested = || {
-            let is_requested = stop_requests::is_stop_requested(&queue, worker, since, number);
+            let is_requested = stop_requests::is_stop_requested(&queue, worker, since, known);
             Ok(Reply::bool(is_requested))
         };
         rights::with(&queue, Right::Any, is_requested)

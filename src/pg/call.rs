@@ -130,6 +130,14 @@ impl Call {
         Ok(self.read(at))
     }
 
+    /// Reads a `bigint[]` argument, or None when it is NULL. Its elements may be NULL.
+    ///
+    /// Fails with `Error::ManyDimensions` when the array has more than one dimension.
+    pub fn opt_bigints(&self, at: usize, name: &'static str) -> Result<Option<Vec<Option<i64>>>> {
+        self.list(at, name)?;
+        Ok(self.read(at))
+    }
+
     /// Reads a `jsonb[]` argument, or None when it is NULL.
     ///
     /// Returns the array as it is, and the number of its elements. Fails with

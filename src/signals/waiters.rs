@@ -47,6 +47,12 @@ pub struct Key {
 /// Documents of whatever version: more than 32 bits.
 const ANY_VERSION: u64 = 1 << 32;
 
+/// The same for sessions that can take no documents.
+const ANY_VERSION_LOOKING: u64 = ANY_VERSION | LOOKING;
+
+/// The bit beside a version that tells a session that can take no documents.
+const LOOKING: u64 = 1 << 33;
+
 /// The bit that tells the hash of a subject from a version.
 const SUBJECT_KIND: u64 = 1 << 63;
 
@@ -66,6 +72,8 @@ enum Kind {
     Ready,
     Settled,
     Lease,
+    /// As `Ready`, of a session that can take no documents.
+    Looking,
 }
 
 fn hash(value: impl Hash) -> u64 {
@@ -85,6 +93,13 @@ impl Key {
     pub fn ready_in(table: u32) -> Self {
         let what = ANY_VERSION;
         Self { table, what }
+    }
+
+    /// The same for a session that can take no documents, but wants to know. A commit wakes all of those, and
+    /// beside them as many others as there are documents.
+    pub fn only_looking(self) -> Self {
+        let what = self.what | LOOKING;
+        Self { what, ..self }
     }
 
     /// A document that is settled. Two documents of a table whose subjects have the same hash wake
@@ -128,6 +143,8 @@ impl Key {
             Kind::Settled
         } else if self.what & LEASE != 0 {
             Kind::Lease
+        } else if self.what & LOOKING != 0 {
+            Kind::Looking
         } else {
             Kind::Ready
         }
@@ -138,6 +155,7 @@ impl Key {
         (self.table == other.table || self == Self::settled_anywhere())
             && match self.what {
                 ANY_VERSION => other.kind() == Kind::Ready,
+                ANY_VERSION_LOOKING => other.kind() == Kind::Looking,
                 ANY_SUBJECT => other.kind() == Kind::Settled,
                 ANY_LEASE => other.kind() == Kind::Lease,
                 what => what == other.what,
@@ -148,7 +166,7 @@ impl Key {
     /// have the same one.
     fn home(self, database: u32, slots: usize) -> usize {
         let hashed = match self.kind() {
-            Kind::Ready => 0,
+            Kind::Ready | Kind::Looking => 0,
             Kind::Settled | Kind::Lease => self.what,
         };
         let table = u64::from(database) << 32 | u64::from(self.table);
@@ -238,9 +256,9 @@ impl Slot {
     }
 }
 
-/// How many slots are used, by [`Kind`]: of keys for documents to pick, of keys for settled documents, and
-/// of keys for leases and workers.
-type Totals = [AtomicU32; 3];
+/// How many slots are used, by [`Kind`]: of keys for documents to pick, of keys for settled documents, of
+/// keys for leases and workers, and of keys for documents to look at.
+type Totals = [AtomicU32; 4];
 
 /// The waiters of the server.
 #[derive(Clone, Copy)]
@@ -314,7 +332,8 @@ impl<'a> Waiters<'a> {
             was_woken |= slot.state.swap(FREE, Ordering::SeqCst) == WOKEN;
         }
         if was_woken {
-            for (key, _) in own {
+            // Those that only look were not woken in place of others.
+            for (key, _) in own.iter().filter(|(key, _)| key.kind() != Kind::Looking) {
                 self.wake(database, *key, 1);
             }
         }
@@ -350,9 +369,16 @@ impl<'a> Waiters<'a> {
         woken.is_ok() && is_same && slot.has_key_for(is_meant)
     }
 
-    /// Wakes up to `number` of the waiters for a key, those that have waited longest first. To be
-    /// called after the commit.
+    /// Wakes up to `number` of the waiters for a key, those that have waited longest first, and all that
+    /// only look for it. To be called after the commit.
     pub fn wake(&self, database: u32, key: Key, number: u32) {
+        if key.kind() == Kind::Ready {
+            self.wake_some(database, key.only_looking(), ALL);
+        }
+        self.wake_some(database, key, number);
+    }
+
+    fn wake_some(&self, database: u32, key: Key, number: u32) {
         if self.total(key).load(Ordering::SeqCst) == 0 {
             return;
         }
@@ -578,6 +604,43 @@ mod tests {
         waiters.remove(1, &many);
         assert!(server.is_woken(&one));
         waiters.remove(1, &one);
+        assert!(server.is_empty());
+    }
+
+    #[test]
+    fn who_only_looks_is_not_woken_in_place_of_another() {
+        let server = Server::new(64);
+        let waiters = server.waiters();
+        let looks = server.wait(&[Key::ready(7, 1).only_looking()], 1);
+        let works = [2, 3].map(|since| server.wait(&[Key::ready(7, 1)], since));
+        for key in [Key::ready(7, 0), Key::ready(8, 1), Key::settled_in(7)] {
+            waiters.wake(1, key, 1);
+            assert!(!server.is_woken(&looks));
+        }
+        for key in [Key::ready(7, 1), Key::ready_in(7)] {
+            waiters.wake(1, key, 1);
+            assert!(server.is_woken(&looks));
+            assert!(server.is_woken(&works[0]) && !server.is_woken(&works[1]));
+            server.arm(&looks);
+            server.arm(&works[0]);
+        }
+        assert_eq!(waiters.awaited_versions(1, 7), [1]);
+        // It was woken, and leaves: nobody else is woken for that.
+        waiters.wake(1, Key::ready(7, 1), 1);
+        server.arm(&works[0]);
+        waiters.remove(1, &looks);
+        assert!(works.iter().all(|own| !server.is_woken(own)));
+        // Of a session that can take documents of one queue only.
+        let keys = [Key::ready(8, 0).only_looking(), Key::ready(7, 1)];
+        let both = server.wait(&keys, 0);
+        waiters.wake(1, Key::ready(8, 0), 1);
+        assert!(server.is_woken(&both));
+        server.arm(&both);
+        waiters.wake(1, Key::ready(7, 1), 1);
+        assert!(server.is_woken(&both) && !server.is_woken(&works[0]));
+        waiters.remove(1, &both);
+        assert!(server.is_woken(&works[0]));
+        works.iter().for_each(|own| waiters.remove(1, own));
         assert!(server.is_empty());
     }
 

@@ -13,11 +13,11 @@ comment on procedure fetchq.queue_wait(text[], interval, text, int, text) is
 create procedure fetchq.worker_wait(
     queues text[], worker text, timeout interval default '30 s', leases jsonb default null,
     version int default 0, inout event text default null, inout queue text default null,
-    inout subjects text[] default null, inout mark bigint default null
+    inout subjects text[] default null, inout mark bigint[] default null
 )
 language c
 as 'MODULE_PATHNAME', 'worker_wait_wrapper';
-comment on procedure fetchq.worker_wait(text[], text, interval, jsonb, int, text, text, text[], bigint) is
+comment on procedure fetchq.worker_wait(text[], text, interval, jsonb, int, text, text, text[], bigint[]) is
     'Waits until a worker has to know something: a document can be picked, it is asked to stop, or a lease that it has was cancelled or lost; gives what it is, or NULL when the time is over';
 
 create procedure fetchq.doc_await(

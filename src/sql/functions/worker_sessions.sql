@@ -56,7 +56,7 @@ comment on view fetchq.leases is
 create view fetchq.workers with (security_barrier) as
 with leased as materialized (select * from fetchq.lease_list()),
 sessions as (
-    select w.name, w.id, w.queue_id, w.pid, w.since, w.number, a.pid is not null as is_alive
+    select w.name, w.id, w.queue_id, w.pid, w.since, w.known_stops, a.pid is not null as is_alive
     from fetchq.worker_sessions w
     join fetchq.queues q on q.id = w.queue_id and fetchq.queue_has_right(q.name, 'any')
     left join pg_catalog.pg_stat_get_activity(null) a
@@ -71,7 +71,8 @@ select
     min(s.since) as since,
     min(l.since) as oldest_lease,
     min(l.until) as next_expiry,
-    coalesce(bool_or(t.number > s.number), false) as is_asked_to_stop
+    coalesce(bool_or(t.number <> all (s.known_stops)) filter (where t.number is not null), false)
+        as is_asked_to_stop
 from sessions s
 left join leased l on l.worker_session = s.id
 left join fetchq.stop_requests t on t.name = s.name and t.queue_id in (0, s.queue_id)

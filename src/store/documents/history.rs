@@ -92,7 +92,7 @@ macro_rules! into_history {
             "
                  returning {kept_as_it_is}, ",
             $settled,
-            ", d.seq, d.worker_session, d.queued),
+            ", d.seq, d.worker_session as leased_by, d.queued),
              kept as (
                  insert into {history} (outcome, worker, ran, {kept})
                  select ",
@@ -121,7 +121,7 @@ pub(in crate::store) const SETTLE: &str = into_history!(
     // Who had the lease: this session, $3, if it is one of the worker sessions $4. Nothing is read for
     // those.
     "coalesce((select w.name from fetchq.worker_sessions w
-         where r.worker_session {<>} all ($4) and w.id {=} r.worker_session
+         where r.leased_by {<>} all ($4) and w.id {=} r.leased_by
          limit 1), $3)",
     "true"
 );
@@ -132,7 +132,7 @@ pub(in crate::store) const SETTLE_PARAMETERS: usize = 4;
 // As `SETTLE`, for documents that are settled already, or that the caller has locked.
 static ARCHIVE: Statement = Statement::new(into_history!(
     "where d.subject {=} any ($1)",
-    "d.payload, d.iterations, d.last_error, d.due_at, d.picked_at, d.result, d.progress",
+    "d.payload, d.iterations, d.last_error, d.due_at, d.picked_at, d.result, d.progress, d.worker_session",
     "case when $2 {=} 'killed' and r.last_error {=} any ('{cancelled,expired}'::pg_catalog.text[])
          then r.last_error else $2 end",
     "$3",
@@ -150,7 +150,7 @@ static POP: Statement = Statement::new(into_history!(
     "where d.ctid {=} any ($1)",
     "d.payload, {next_iterations} as iterations, d.last_error, d.next_iteration as due_at,
      pg_catalog.now() as picked_at, null::pg_catalog.jsonb as result,
-     null::pg_catalog.jsonb as progress",
+     null::pg_catalog.jsonb as progress, d.worker_session",
     "'popped'",
     "$2",
     "true"

@@ -27,7 +27,7 @@ pub enum By<'a> {
 // Indexes: the primary key, and the ids of the worker sessions.
 static HOLDER: Statement = Statement::new(
     "select w.name from only {docs} d, fetchq.worker_sessions w
-     where d.subject {=} $1 and w.id {=} d.worker_session
+     where d.subject {=} $1 and w.id {=} {leased_by}
      limit 1",
 );
 

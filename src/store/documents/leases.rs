@@ -8,6 +8,7 @@ use pgrx::PgXactCallbackEvent;
 use pgrx::pg_sys::TransactionId;
 
 use crate::domain::lease_number::{self, SettledBy};
+use crate::domain::settlement::ACTION_BITS;
 use crate::pg::value::Arg;
 use crate::pg::{append, random, relation, session, time, timeline, transaction};
 use crate::settings::{self, Binding};
@@ -53,9 +54,9 @@ fn number_above(previous: i64, by: SettledBy) -> i64 {
     new_number(|last| lease_number::next_above(last, previous, step, by))
 }
 
-/// The lowest 12 bits of the id of a worker session are those of the session's number, so that no
-/// two sessions make the same id in the same microsecond. The bits above are microseconds since
-/// 2000, which leaves room until the year 2071.
+/// The id of a worker session ends in `ACTION_BITS` that are 0. The 12 bits above are those of the session's
+/// number, so that no two sessions make the same id at the same time. The bits above are the time since
+/// 2000 in units of 8 microseconds, which leaves room until the year 2071.
 const SESSION_BITS: u32 = 12;
 
 /// Makes the id of a worker session that no other one has.
@@ -64,9 +65,9 @@ fn new_session_id() -> i64 {
         static LAST: Cell<i64> = const { Cell::new(0) };
     }
     let session = i64::from(session::number()) & ((1 << SESSION_BITS) - 1);
-    let time = time::clock().max(LAST.get() + 1);
+    let time = (time::clock() >> ACTION_BITS).max(LAST.get() + 1);
     LAST.set(time);
-    time << SESSION_BITS | session
+    (time << SESSION_BITS | session) << ACTION_BITS
 }
 
 /// What a pick writes into the documents that it leases.
@@ -306,6 +307,8 @@ fn register(worker: Worker) -> i64 {
     let Some(table) = relation::lookup("fetchq", "worker_sessions") else {
         pgrx::error!("table fetchq.worker_sessions is missing: reinstall the extension");
     };
+    let name = shown_name(&worker.name, &worker.application);
+    let known_stops = stop_requests::known(Some(&name));
     relation::lock_rows(table);
     let id = new_session_id();
     let query_start = match worker.binding {
@@ -317,13 +320,13 @@ fn register(worker: Worker) -> i64 {
         &[
             Arg::from(id),
             Arg::from(worker.queue),
-            Arg::from(shown_name(&worker.name, &worker.application).as_str()),
+            Arg::from(name.as_str()),
             Arg::from(session::pid()),
             Arg::timestamp(session::started()),
             Arg::timestamp(time::clock()),
             Arg::from(worker.binding as i32),
             query_start,
-            Arg::from(stop_requests::next_number()),
+            Arg::from(known_stops),
         ],
     );
     let registration = Registration {

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use crate::domain::document::{InHistory, kept};
 use crate::domain::names::{QueueName, SUBJECT_MAX};
+use crate::domain::settlement::ACTION_BITS;
 use crate::domain::status::Status;
 
 /// A statement that is planned once in a session, with a generic plan.
@@ -71,6 +72,15 @@ const IS_LEASED: &str = "d.status {+} 0 {=} {active}
 /// The document `d` has a lease number, and only that settles it: `lease_number::needs_number`.
 const NEEDS_NUMBER: &str = "coalesce((d.lease {&} 1) {=} 1, false)";
 
+/// What the worker of the document `d` did with it, as `Action::code`, or 0. What else ends a lease leaves
+/// `worker_session` as it is, or removes it: see `ACTION_BITS`.
+const SETTLED_BY: &str = "(d.worker_session {&} 7)";
+
+/// The worker session that had the last lease of the document `d`.
+const LEASED_BY: &str = "(d.worker_session {&} (-8))";
+
+const _: () = assert!(1 << ACTION_BITS == 8);
+
 /// The last error of a document `d` in this queue: that of a dead letter is of its origin. A document
 /// to which a caller gives another payload loses its origin, and keeps this error. It is no dead
 /// letter any more: a redrive must not bring a payload into a queue into which the caller may not
@@ -94,6 +104,8 @@ pub(in crate::store) fn render_shared(sql: &str) -> String {
     let mut text = sql
         .replace("{is_leased}", IS_LEASED)
         .replace("{needs_number}", NEEDS_NUMBER)
+        .replace("{settled_by}", SETTLED_BY)
+        .replace("{leased_by}", LEASED_BY)
         .replace("{own_error}", OWN_ERROR)
         .replace("{moved_expiry}", MOVED_EXPIRY)
         .replace("{next_iterations}", NEXT_ITERATIONS);
@@ -118,7 +130,8 @@ pub(in crate::store) fn render_shared(sql: &str) -> String {
 /// `{docs}`, `{logs}`, `{metrics}` and `{history}` are the tables of the queue, `{q}` is its
 /// name within an identifier, `{planned}`, `{pending}`, `{active}`, `{completed}` and
 /// `{killed}` are the codes of the statuses, `{subject_max}` is the length of a subject in
-/// characters, `{is_leased}` and `{needs_number}` are the predicates of these names, `{own_error}` is the error that a document
+/// characters, `{is_leased}` and `{needs_number}` are the predicates of these names, `{settled_by}` and
+/// `{leased_by}` say what the last worker did with the document and who it was, `{own_error}` is the error that a document
 /// keeps when it gets another payload, and `{next_iterations}` are the iterations of the document and
 /// one more. `{kept}` are the columns of the documents that the history has, and `{kept_as_it_is}`
 /// those of a document `d` that it has as they are.

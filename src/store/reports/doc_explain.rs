@@ -140,7 +140,7 @@ const FIND: &str = "select d.status, d.next_iteration, d.attempts, coalesce(d.ma
     from only {docs} d
     left join lateral (
         select s.name, s.pid from fetchq.worker_sessions s
-        where s.queue_id {=} $2 and s.id {=} d.worker_session
+        where s.queue_id {=} $2 and s.id {=} {leased_by}
         limit 1) w on true
     where d.subject {=} $1";
 

@@ -6,7 +6,7 @@
 //! the history takes along what the action writes, see `history::SETTLE`.
 
 use Argument::{At, Error, Payload};
-use Value::{AttemptBack, IfGiven, Is, NextIterations, Now, Null, Zero};
+use Value::{AttemptBack, IfGiven, Is, NextIterations, Now, Null, SettledBy, Zero};
 
 use crate::domain::counter_events::Event;
 use crate::domain::document::InHistory;
@@ -29,6 +29,8 @@ pub enum Value {
     NextIterations,
     /// The attempts and one less.
     AttemptBack,
+    /// The worker session, and that this is what it did: see `ACTION_BITS`.
+    SettledBy(Action),
     /// What the call says.
     Is(Argument),
     /// What the call says, unless it says nothing.
@@ -114,48 +116,52 @@ macro_rules! effects {
 }
 
 // All of them end the lease by the status alone. The lease number stays, so that the next one is
-// greater, and so does the worker session.
+// greater, and so does the worker session, with what it did.
 effects! {
     /// Completes a document. What comes after it begins without its progress.
     COMPLETE: Becomes::Settled(Status::Completed), [
         Attempts <- Zero, Iterations <- NextIterations, LastIteration <- Now,
-        NextIteration <- Is(At), Progress <- Null, Payload <- IfGiven(Payload),
-        Result <- Is(Argument::Result), LastError <- Null
+        NextIteration <- Is(At), WorkerSession <- SettledBy(Action::Complete), Progress <- Null,
+        Payload <- IfGiven(Payload), Result <- Is(Argument::Result), LastError <- Null
     ], Some(Outcome::Completed), |_| Event::Complete, Event::Drop;
 
     /// Kills a document. It keeps its last error, unless the worker says why.
     KILL: Becomes::Settled(Status::Killed), [
         Attempts <- Zero, Iterations <- NextIterations, LastIteration <- Now,
-        Payload <- IfGiven(Payload), Result <- Null, LastError <- IfGiven(Error)
+        WorkerSession <- SettledBy(Action::Kill), Payload <- IfGiven(Payload), Result <- Null,
+        LastError <- IfGiven(Error)
     ], Some(Outcome::Killed), |_| Event::Kill, Event::KillRemoved;
 
     /// Drops a document. What it writes is for the history.
     DROP: Becomes::Removed, [
-        Iterations <- NextIterations, Result <- Null
+        Iterations <- NextIterations, WorkerSession <- SettledBy(Action::Drop), Result <- Null
     ], Some(Outcome::Dropped), |_| Event::Drop, Event::Drop;
 
     /// Gives a document back after a failure. Attempts and result stay.
     REJECT: Becomes::Retried, [
         Iterations <- NextIterations, LastIteration <- Now, NextIteration <- Is(At),
-        LastError <- Is(Error)
+        WorkerSession <- SettledBy(Action::Reject), LastError <- Is(Error)
     ], None, Event::reject, Event::RejectRemoved;
 
     /// Kills a document that is rejected and has had all its attempts. These and its time stay. It is
     /// moved afterwards, see `dead_letters::settle_failed`.
     REJECT_LAST: Becomes::Settled(Status::Killed), [
-        Iterations <- NextIterations, LastIteration <- Now, Result <- Null, LastError <- Is(Error)
+        Iterations <- NextIterations, LastIteration <- Now,
+        WorkerSession <- SettledBy(Action::Reject), Result <- Null, LastError <- Is(Error)
     ], None, Event::reject, Event::RejectRemoved;
 
     /// Gives a document back as if it had not been picked.
     SNOOZE: Becomes::Due, [
-        Attempts <- AttemptBack, NextIteration <- Is(At)
+        Attempts <- AttemptBack, NextIteration <- Is(At),
+        WorkerSession <- SettledBy(Action::Snooze)
     ], None, Event::put_back, Event::Drop;
 
     /// Plans the next iteration of a document.
     RESCHEDULE: Becomes::Due, [
         Attempts <- Zero, Iterations <- NextIterations, LastIteration <- Now,
-        NextIteration <- Is(At), Progress <- Null, Payload <- IfGiven(Payload), Result <- Null,
-        LastError <- Null, ExpiresAt <- Null
+        NextIteration <- Is(At), WorkerSession <- SettledBy(Action::Reschedule),
+        Progress <- Null, Payload <- IfGiven(Payload), Result <- Null, LastError <- Null,
+        ExpiresAt <- Null
     ], None, Event::reschedule, Event::Drop;
 }
 
@@ -185,6 +191,8 @@ impl Effect {
                 Now => Arg::timestamp(time::now()),
                 NextIterations => Arg::from(row.int8(*column).saturating_add(1)),
                 AttemptBack => Arg::from(row.int4(*column).saturating_sub(1).max(0)),
+                SettledBy(_) if row.is_null(*column) => continue,
+                SettledBy(action) => Arg::from(row.int8(*column) | action.code()),
                 Is(argument) => says(*argument),
                 IfGiven(argument) => {
                     let given = says(*argument);
@@ -256,6 +264,7 @@ impl Effect {
             Some(Now) => "pg_catalog.now()".to_owned(),
             Some(NextIterations) => "{next_iterations}".to_owned(),
             Some(AttemptBack) => format!("greatest(d.{name} {{-}} 1, 0)"),
+            Some(SettledBy(action)) => format!("d.{name} {{|}} {}", action.code()),
             Some(Is(argument)) => self.says(form, *argument),
             Some(IfGiven(argument)) => {
                 format!("coalesce({}, d.{name})", self.says(form, *argument))

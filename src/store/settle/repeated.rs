@@ -1,13 +1,12 @@
 //! Whether a settlement that finds no lease is repeated: the same worker has made it before, and has not
 //! got the answer, because its connection broke.
 //!
-//! A lease is settled once, and only its worker knows its number. So a document that was settled under the
-//! number that a caller names was settled by this caller. It says so only where nothing else can have
-//! brought the document to where it is: it could also have been cancelled, its lease could have run out,
-//! or a worker that names no number could have settled it.
+//! A lease is settled once, and only its worker knows its number. What the worker did stays in the
+//! document with the number of the lease, until the next lease, whatever becomes of the document: see
+//! `ACTION_BITS`. An administrator, maintenance and what ends a session write nothing there. So a
+//! document that has both was settled by this call before.
 
 use crate::domain::lease_number::needs_number;
-use crate::domain::settlement::Action;
 use crate::domain::status::Status;
 use crate::error::Error;
 use crate::pg::spi::Spi;
@@ -18,28 +17,20 @@ use crate::store::queues::queue_tables;
 use crate::store::queues::statement::Statement;
 use crate::store::settle::settlement::Settlement;
 
-// A settlement writes the last iteration, and neither an expired lease nor the release of a worker does.
-// A document that was cancelled while it was leased has lost the worker session. Complete, kill and
-// reschedule set the attempts to 0, and reject leaves them.
 // Index: primary key.
-// $1 subject, $2 lease number, $3 statuses, $4 whether the attempts are 0.
+// $1 subject, $2 lease number, $3 the action.
 static IS_IN_TABLE: Statement = Statement::new(
     "select d.status from only {docs} d
      where d.subject {=} $1
          and d.lease {=} $2
-         and d.status {+} 0 {=} any ($3)
-         and (d.attempts {=} 0) {=} $4
-         and d.worker_session is not null
-         and d.last_iteration {>=} d.picked_at",
+         and {settled_by} {=} $3",
 );
 
-// Index: (subject, id). Of a lease that ran out, maintenance writes the error.
-const IS_IN_HISTORY: &str = "select from only {history} h
-    where h.subject {=} $1
-        and h.lease {=} $2
-        and h.outcome {=} $3
-        and (h.last_error is null
-            or h.last_error {<>} pg_catalog.format('the lease of attempt %s ran out', h.attempts))
+// Index: (subject, id).
+const IS_IN_HISTORY: &str = "select from only {history} d
+    where d.subject {=} $1
+        and d.lease {=} $2
+        and {settled_by} {=} $3
     limit 1";
 
 /// The error for a document that could not be settled: `Error::SettledBefore` for a settlement that is
@@ -65,27 +56,18 @@ pub(in crate::store) fn unsettled_error(spi: &Spi, queue: &Queue, doc: &Settleme
 /// Whether this lease was settled by this action. The status that the document has; None if it has left
 /// the table.
 fn was_settled(spi: &Spi, queue: &Queue, doc: &Settlement, lease: i64) -> Option<Option<Status>> {
-    let (statuses, has_no_attempts, outcome): (&[Status], _, _) = match doc.action {
-        Action::Complete => (&[Status::Completed], true, Some("completed")),
-        Action::Kill => (&[Status::Killed], true, Some("killed")),
-        Action::Reschedule => (&[Status::Planned, Status::Pending], true, None),
-        Action::Reject => (
-            &[Status::Planned, Status::Pending, Status::Killed],
-            false,
-            Some("killed"),
-        ),
-        // A release looks the same as the first, and the removal by an administrator as the second.
-        Action::Snooze | Action::Drop => return None,
-    };
-    let (subject, lease) = (Arg::from(&*doc.subject), Arg::from(lease));
-    let codes: Vec<i32> = statuses.iter().map(|status| status.code()).collect();
-    let args = [subject, lease, Arg::from(codes), Arg::from(has_no_attempts)];
+    let args = [
+        Arg::from(&*doc.subject),
+        Arg::from(lease),
+        Arg::from(doc.action.code()),
+    ];
     let rows = queue.run(spi, &IS_IN_TABLE, &args);
     if !rows.is_empty() {
         return Some(rows.get(0, 1).and_then(Status::from_code));
     }
-    let outcome = outcome.filter(|_| queue_tables::has_history(&queue.name))?;
-    let args = [subject, lease, Arg::from(outcome)];
+    if !queue_tables::has_history(&queue.name) {
+        return None;
+    }
     let is_there = queue.once(spi, IS_IN_HISTORY, &args).affected() > 0;
     is_there.then_some(None)
 }

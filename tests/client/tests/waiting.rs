@@ -1,6 +1,6 @@
 //! `queue_wait`: commits wake waiters, waiters keep no locks, and a waiter can be cancelled.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fetchq_client_tests::{Database, Server, Session, counters_are_exact, state_of, wait_until};
 use tokio::task::JoinHandle;
@@ -100,6 +100,65 @@ async fn a_commit_wakes_one_waiter_per_document() {
     for one in all {
         assert_eq!(one.await.unwrap().unwrap(), "q");
     }
+    db.remove().await;
+}
+
+/// A document wakes as many sessions that can take it as before, though others look.
+#[tokio::test]
+async fn who_can_only_read_is_not_woken_in_place_of_a_worker() {
+    if !is_preloaded() {
+        return;
+    }
+    let db = Server::of_suite().database("wait_readers").await;
+    let session = db.connect().await;
+    session
+        .sql(
+            "select fetchq.queue_create('q'); select fetchq.queue_create('other'); create role wait_reader;
+             select fetchq.queue_grant('q', 'wait_reader', 'reader');
+             select fetchq.queue_grant('other', 'wait_reader', 'worker');
+             alter role wait_reader login",
+        )
+        .await;
+    let reads = async |call: &str| {
+        let reader = db.connect().await;
+        reader
+            .sql("set application_name = 'waits'; set role wait_reader")
+            .await;
+        let call = call.to_owned();
+        tokio::spawn(async move { reader.text(&call).await })
+    };
+    let mut readers = Vec::new();
+    for call in [CALL, CALL, "call fetchq.queue_wait('{other,q}', '30 s')"] {
+        readers.push(reads(call).await);
+    }
+    asleep(&session, 3).await;
+    let worker = waits(&db, CALL).await;
+    asleep(&session, 4).await;
+    // They may sleep between their first looks.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    asleep(&session, 4).await;
+    let begun = Instant::now();
+    session.sql("select fetchq.doc_put('q', 'a')").await;
+    assert_eq!(worker.await.unwrap().unwrap(), "q");
+    // A session that nobody has woken looks after 5 seconds.
+    assert!(begun.elapsed() < Duration::from_secs(4));
+    for reader in readers {
+        assert_eq!(reader.await.unwrap(), "q");
+    }
+    // The same role can take documents of the other queue, so one document wakes one of two.
+    session.sql("select fetchq.doc_lease('q')").await;
+    let first = reads("call fetchq.queue_wait('{q,other}', '30 s')").await;
+    asleep(&session, 1).await;
+    let second = waits(&db, "call fetchq.queue_wait('{other}', '30 s')").await;
+    asleep(&session, 2).await;
+    session.sql("select fetchq.doc_put('other', 'b')").await;
+    assert_eq!(first.await.unwrap(), "other");
+    asleep(&session, 1).await;
+    session.sql("select fetchq.doc_put('other', 'c')").await;
+    assert_eq!(second.await.unwrap().unwrap(), "other");
+    session
+        .sql("drop owned by wait_reader; drop role wait_reader")
+        .await;
     db.remove().await;
 }
 

@@ -141,39 +141,140 @@ async fn a_worker_is_woken_by_all_that_it_has_to_know() {
     }
 }
 
+/// What the worker w learns at once: the event and the mark, as text.
+async fn look(session: &Session, arguments: &str) -> (String, String) {
+    let call = format!("call fetchq.worker_wait(worker => 'w', timeout => '0', {arguments})");
+    let row = session.rows(&call).await.pop().unwrap();
+    let (event, rest) = row.split_once('|').unwrap();
+    (
+        event.to_owned(),
+        rest.rsplit('|').next().unwrap().to_owned(),
+    )
+}
+
+/// Whether a request came before or after a worker began is for its commit to say.
+#[tokio::test]
+async fn a_request_to_stop_that_is_committed_late_is_not_missed() {
+    let db = Server::of_suite().database("worker_wait_late").await;
+    let session = db.connect().await;
+    session
+        .sql(
+            "select fetchq.queue_create('q'); select fetchq.queue_create('r');
+             create role worker_wait_late; select fetchq.queue_grant('r', 'worker_wait_late', 'worker');
+             select fetchq.doc_put('q', 'a'), fetchq.doc_put('r', 'b')",
+        )
+        .await;
+    let of_one = db.connect().await;
+    of_one.sql("set role worker_wait_late").await;
+    let late = db.connect().await;
+    late.sql("begin; select fetchq.worker_stop('w')").await;
+    // A later request, for one of the queues, is committed before the worker begins.
+    of_one.sql("select fetchq.worker_stop('w')").await;
+
+    let both = "queues => '{}', leases => '[]'";
+    let leases = format!(
+        "[{}, {}]",
+        leases(&session, "q", 1, "1 hour")
+            .await
+            .trim_matches(['[', ']']),
+        leases(&session, "r", 1, "1 hour")
+            .await
+            .trim_matches(['[', ']']),
+    );
+    let both = both.replace("'[]'", &format!("'{leases}'"));
+    let (event, mark) = look(&session, &both).await;
+    assert_eq!(event, "");
+    let waiter = waits(&db, &format!("{both}, worker => 'w'")).await;
+    ends_by(&late, waiter, "commit", "stop -").await;
+    let (event, next) = look(&session, &format!("{both}, mark => '{mark}'")).await;
+    assert_eq!((event.as_str(), next != mark), ("stop", true));
+    let (event, _) = look(&session, &format!("{both}, mark => '{next}'")).await;
+    assert_eq!(event, "");
+    // Its sessions have begun before that commit, too.
+    let extend = format!(
+        "select subject || ' ' || outcome || ' ' || stop from fetchq.docs_extend(null, '{leases}', '1 hour') order by 1"
+    );
+    let extended = session.column(&extend).await;
+    assert_eq!(extended, ["a extended true", "b extended true"]);
+    let is_asked = "select is_asked_to_stop from fetchq.workers where name = 'w'";
+    assert_eq!(session.text(is_asked).await, "t");
+    // The same queue of two roles: the request that is committed last has a number of its own.
+    late.sql("begin; select fetchq.worker_stop('w')").await;
+    let other = db.connect().await;
+    let second = tokio::spawn(async move { other.sql("select fetchq.worker_stop('w')").await });
+    wait_until("the second request waits", async || {
+        let waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%worker_stop%' and datname = current_database()";
+        session.text(waiting).await == "1"
+    })
+    .await;
+    late.sql("commit").await;
+    second.await.unwrap();
+    let (event, last) = look(&session, &format!("{both}, mark => '{next}'")).await;
+    assert_eq!((event.as_str(), last != next), ("stop", true));
+    let (event, _) = look(&session, &format!("{both}, mark => '{last}'")).await;
+    assert_eq!(event, "");
+    session
+        .sql("drop owned by worker_wait_late; drop role worker_wait_late")
+        .await;
+}
+
+/// A worker that names leases of very many sessions is woken for some of them, and looks for the others.
+#[tokio::test]
+async fn leases_of_very_many_sessions_are_all_watched() {
+    let db = Server::of_suite().database("worker_wait_many").await;
+    let session = db.connect().await;
+    session
+        .sql(
+            "select fetchq.queue_create('q'); select fetchq.doc_put('q', 'd' || n) from generate_series(1, 1100) n;
+             create table held as select d.subject, d.lease from generate_series(1, 1100) n,
+                 lateral fetchq.doc_lease('q', 1, '1 hour', worker => 'w' || n) d",
+        )
+        .await;
+    let sessions =
+        "select count(distinct worker_session) from fetchq_data.q__docs where status = 2";
+    assert_eq!(session.text(sessions).await, "1100");
+    let leases = session
+        .text("select jsonb_agg(jsonb_build_object('queue', 'q', 'subject', subject, 'lease', lease::text))::text from held")
+        .await;
+    let newest = session
+        .text("select subject from fetchq_data.q__docs order by worker_session desc limit 1")
+        .await;
+    let call = format!("queues => '{{}}', worker => 'w', leases => '{leases}'");
+    let waiter = waits(&db, &call).await;
+    wait_until("the worker sleeps", async || {
+        let asleep = "select count(*) from pg_stat_activity where application_name = 'waits' and wait_event_type = 'Extension'";
+        session.text(asleep).await == "1"
+    })
+    .await;
+    session
+        .sql(&format!("select fetchq.doc_cancel('q', '{newest}')"))
+        .await;
+    let event = format!("cancelled q {newest}");
+    assert_eq!(waiter.await.unwrap().unwrap(), event);
+}
+
 /// The next wait of a worker tells what has happened since the one before.
 #[tokio::test]
 async fn what_happens_between_two_waits_is_not_missed() {
     let db = Server::of_suite().database("worker_wait_between").await;
     let session = db.connect().await;
     session.sql("select fetchq.queue_create('q')").await;
-    let mark = session
-        .text("call fetchq.worker_wait('{q}', 'w', '0')")
-        .await;
-    assert_eq!(mark, "");
-    let row = &session
-        .query("call fetchq.worker_wait('{q}', 'w', '0')", &[])
-        .await
-        .unwrap()[0];
-    let mark: i64 = row.get(3);
+    let (event, mark) = look(&session, "queues => '{q}'").await;
+    assert_eq!((event.as_str(), mark.as_str()), ("", "{}"));
     session.sql("select fetchq.worker_stop('w')").await;
     session
         .sql("select fetchq.doc_put('q', 'a'), fetchq.doc_put('q', 'b')")
         .await;
     let leases = leases(&session, "q", 2, "1 hour").await;
     session.sql("select fetchq.doc_cancel('q', 'b')").await;
-    let wait = async |mark: i64| {
-        let call = format!(
-            "call fetchq.worker_wait('{{q}}', 'w', '0', leases => '{leases}', mark => {mark})"
-        );
-        let row = &session.query(&call, &[]).await.unwrap()[0];
-        let event: Option<String> = row.get(0);
-        (event.unwrap_or_default(), row.get::<_, i64>(3))
+    let wait = async |mark: &str| {
+        let arguments = format!("queues => '{{q}}', leases => '{leases}', mark => '{mark}'");
+        look(&session, &arguments).await
     };
-    let (event, next) = wait(mark).await;
-    assert_eq!((event.as_str(), next > mark), ("stop", true));
+    let (event, next) = wait(&mark).await;
+    assert_eq!((event.as_str(), next != mark), ("stop", true));
     // The worker knows of the request. It has its documents yet, and learns what becomes of them.
-    assert_eq!(wait(next).await, ("cancelled".to_owned(), next));
+    assert_eq!(wait(&next).await, ("cancelled".to_owned(), next));
     // A worker that begins now is not meant.
     let event = session
         .text("call fetchq.worker_wait('{q}', 'w', '0')")

@@ -52,8 +52,11 @@ grant execute on function fetchq.queue_create to regress_fetchq_def;
 set role regress_fetchq_def;
 select test.error($$select fetchq.queue_create('rq_new')$$);
 select test.settings_of_new('{"dead_letter": null}');
-set fetchq.queue_defaults = '{"max_attempts": 2}';
-select test.settings_of_new();
+-- Only a superuser sets it: it acts in queue_create of whoever creates a queue, also in a function with the rights of
+-- its owner that another role calls.
+select test.error($$set fetchq.queue_defaults = '{"max_attempts": 2}'$$);
+select test.error($$select set_config('fetchq.queue_defaults', '{"max_attempts": 2}', false)$$);
+select test.error($$alter role regress_fetchq_def set fetchq.queue_defaults = '{"max_attempts": 2}'$$);
 reset role;
 drop owned by regress_fetchq_def;
 drop role regress_fetchq_def;

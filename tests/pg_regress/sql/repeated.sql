@@ -68,6 +68,15 @@ select * from settle('complete', 'reject', '{"message": "no"}');
 update held set lease = lease - 1;
 select * from all_of();
 update held set lease = lease + 1;
+-- By statements in place of the direct path.
+select fetchq.queue_truncate('rq_rep', true);
+truncate held;
+select count(*) from (select fetchq.doc_put('rq_rep', s) from unnest('{complete,drop,kill,reject,reschedule,snooze}'::text[]) s) p;
+select count(*) from lease();
+set fetchq.direct = off;
+select * from all_of();
+select * from all_of();
+reset fetchq.direct;
 -- Not the worker has ended the lease: it was cancelled, it ran out, it was released, or killed by an administrator.
 select fetchq.queue_truncate('rq_rep', true);
 truncate held;
@@ -85,14 +94,66 @@ from held, unnest('{complete,kill,reject,reschedule,drop,snooze}'::text[]) a (ac
     settle(subject, a.action, case a.action when 'reject' then '{"message": "no"}' when 'reschedule' then '{"delay": "0"}' else '{}' end::jsonb) s
 order by held.subject, a.action;
 
+-- Others change a document after its lease is over. What they do is not what its worker has done.
+select fetchq.queue_truncate('rq_rep', true);
+truncate held;
+select fetchq.doc_put('rq_rep', s) from unnest('{admin,cancelled,docs_kill,early,expired,retried,revived}'::text[]) s;
+select count(*) from lease();
+select * from settle('retried', 'complete');
+select * from settle('revived', 'kill');
+select * from settle('expired', 'reschedule', '{"delay": "1 hour"}');
+select fetchq.docs_retry('rq_rep', '{"status": "completed"}'), fetchq.doc_revive('rq_rep', 'revived');
+select fetchq.doc_set_due('rq_rep', 'expired', now() + interval '2 hours');
+update fetchq_data.rq_rep__docs set expires_at = now() where subject = 'expired';
+select count(*) from fetchq.docs_extend('rq_rep', (select jsonb_agg(jsonb_build_object('subject', subject, 'lease', lease)) from held where subject = any ('{admin,cancelled,docs_kill,early}')), '0') where outcome = 'extended';
+select pg_sleep(0.01);
+select * from fetchq.mnt_run('rq_rep', 10);
+select fetchq.docs_retry('rq_rep', '{"subject": "early"}');
+select was_cancelled from fetchq.doc_cancel('rq_rep', 'cancelled');
+select fetchq.docs_kill('rq_rep', '{"subject": "docs_kill"}');
+select fetchq.doc_kill('rq_rep', 'admin', message => 'by hand');
+select subject, status, attempts, last_error from fetchq.docs_list('rq_rep', '{"all": true}') order by 1;
+select held.subject, a.action, s.outcome, s.status
+from held, unnest('{complete,kill,reject,reschedule,snooze}'::text[]) a (action),
+    settle(subject, a.action, case a.action when 'reject' then '{"message": "no"}' when 'reschedule' then '{"delay": "0"}' else '{}' end::jsonb) s
+where s.outcome <> 'lost'
+order by held.subject, a.action;
+-- One transaction settles the document, leases it again and commits: the second lease runs out.
+select fetchq.queue_truncate('rq_rep', true);
+truncate held;
+select fetchq.doc_put('rq_rep', s) from unnest('{reject,reschedule}'::text[]) s;
+select count(*) from lease();
+begin;
+select * from settle('reject', 'reject', '{"message": "no", "delay": "0"}');
+select * from settle('reschedule', 'reschedule', '{"delay": "0"}');
+select count(*) from lease();
+commit;
+select count(*) from fetchq.docs_extend('rq_rep', (select jsonb_agg(jsonb_build_object('subject', subject, 'lease', lease)) from held), '0') where outcome = 'extended';
+select pg_sleep(0.01);
+select * from fetchq.mnt_run('rq_rep', 10);
+select * from settle('reject', 'reject', '{"message": "no"}');
+select * from settle('reschedule', 'reschedule', '{"delay": "0"}');
+-- A lease and its settlement in one transaction.
+begin;
+select count(*) from lease();
+select * from settle('reject', 'reject', '{"message": "no", "delay": "1 hour"}');
+commit;
+select * from settle('reject', 'reject', '{"message": "no"}');
+-- What the worker did stays true, whatever becomes of the document.
+select was_cancelled from fetchq.doc_cancel('rq_rep', 'reject');
+select * from settle('reject', 'reject', '{"message": "no"}');
+select * from settle('reject', 'kill');
+
 -- In the history.
 select fetchq.queue_configure('rq_rep', '{"history": {"completed": "1 day", "killed": "1 day", "dropped": "1 day"}}') is not null;
 select fetchq.queue_truncate('rq_rep', true);
 truncate held;
 select fetchq.doc_put('rq_rep', s) from unnest('{complete,drop,kill,reject,reschedule,snooze}'::text[]) s;
 select fetchq.doc_put('rq_rep', s, max_attempts => 1) from unnest('{dead,last}'::text[]) s;
+select fetchq.doc_put('rq_rep', 'admin');
 select count(*) from lease();
 select * from settle('last', 'reject', '{"message": "no"}');
+select outcome from fetchq.docs_extend('rq_rep', (select jsonb_agg(jsonb_build_object('subject', subject, 'lease', lease)) from held where subject = 'admin'), '0');
 select outcome from fetchq.docs_extend('rq_rep', (select jsonb_agg(jsonb_build_object('subject', subject, 'lease', lease)) from held where subject = 'dead'), '0');
 select pg_sleep(0.01);
 select * from fetchq.mnt_run('rq_rep', 10);
@@ -100,6 +161,13 @@ select * from all_of();
 select * from all_of();
 select * from settle('last', 'reject', '{"message": "no"}');
 select * from settle('dead', 'kill');
+-- Both were killed, and only one was rejected.
+select * from settle('last', 'kill');
+select * from settle('kill', 'reject', '{"message": "no"}');
+-- An administrator kills what has no lease any more.
+select fetchq.doc_kill('rq_rep', 'admin', message => 'by hand');
+select * from settle('admin', 'kill');
+select * from settle('admin', 'reject', '{"message": "no"}');
 -- A subject that was put anew, and is another document.
 select fetchq.doc_put('rq_rep', 'complete');
 select * from settle('complete', 'complete');

@@ -87,7 +87,7 @@ async fn contents(session: &Session) -> Vec<String> {
             format!("select 'row', to_jsonb(q) - 'id' from fetchq.queues q where name = '{queue}'"),
             format!("select 'job', to_jsonb(j) - 'id' from fetchq.jobs j where queue = '{queue}' order by 2"),
             format!("select 'schedule', to_jsonb(s) from fetchq.schedules s where queue = '{queue}' order by 2"),
-            format!("select 'session', to_jsonb(w) - 'queue_id' - 'binding' - 'number' from fetchq.worker_sessions w where queue_id = {id} order by 2"),
+            format!("select 'session', to_jsonb(w) - 'queue_id' - 'binding' - 'known_stops' from fetchq.worker_sessions w where queue_id = {id} order by 2"),
             format!("select 'stop', name, max(since) from fetchq.stop_requests where queue_id in (0, {id}) group by 2 order by 2"),
             format!("select 'metric', metric, value from fetchq.metrics_exact where queue = '{queue}' and value <> 0 order by 2"),
             format!("select 'write', to_jsonb(w) from fetchq.metrics_writes w where queue = '{queue}' order by 2"),
