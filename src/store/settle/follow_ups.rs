@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::domain::names::QueueName;
-use crate::domain::put_mode::{Mode, OnDuplicate};
 use crate::error::{Error, Result};
 use crate::pg::spi::{self, Spi};
 use crate::store::documents::doc_put_many::{ListedDoc, put_listed, read_docs};
@@ -54,12 +53,11 @@ pub fn settle(queue: &Queue, docs: &[Settlement], fails_on_lost: bool) -> Result
 /// Reads what follows from settlements, and opens the queues for it.
 fn read(spi: &Spi, queue: &Queue, docs: &[Settlement]) -> Result<Vec<Target>> {
     let mut by_queue: BTreeMap<QueueName, Vec<FollowUp>> = BTreeMap::new();
-    let mode = Mode::new(OnDuplicate::Ignore);
     for (settlement, doc) in docs.iter().enumerate() {
         let Some(then) = doc.then else {
             continue;
         };
-        let listed = read_docs(spi, then, mode).map_err(|e| e.in_then(settlement))?;
+        let listed = read_docs(spi, then, None).map_err(|e| e.in_then(settlement))?;
         for (position, doc) in listed.into_iter().enumerate() {
             let name = doc.queue.as_ref().unwrap_or(&queue.name).clone();
             by_queue.entry(name).or_default().push(FollowUp {

@@ -48,6 +48,7 @@ mod prepared;
 mod put;
 mod put_events;
 mod put_options;
+mod put_unique;
 mod readme;
 mod roles;
 mod schedules;
