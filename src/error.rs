@@ -272,12 +272,18 @@ pub enum Error {
     /// `owner`: the one that has declared it, if one has.
     #[error("schedule \"{name}\" already exists: {}", describe_owner(owner.as_deref()))]
     ScheduleOfOther { name: String, owner: Option<String> },
-    #[error("{0}")]
-    BadSchedules(String),
+    #[error("the schedules are not a JSON array, but a JSON {0}")]
+    NoSchedules(&'static str),
+    #[error("schedule {at} of the list{} is not valid: {reason}", quoted(name))]
+    BadListedSchedule {
+        at: usize,
+        /// Empty where it has none.
+        name: String,
+        reason: String,
+    },
     #[error("schedule {at} of the list{} is not valid: {error}", quoted(name))]
     InSchedules {
         at: usize,
-        /// Empty where it has none.
         name: String,
         error: Box<Error>,
     },
@@ -401,7 +407,8 @@ impl Error {
             | Self::BadUnit(_)
             | Self::BadDirection(_)
             | Self::BadSchedule { .. }
-            | Self::BadSchedules(_)
+            | Self::NoSchedules(_)
+            | Self::BadListedSchedule { .. }
             | Self::NeverTicks(_)
             | Self::UnknownZone(_)
             | Self::NumberOfQueues { .. }

@@ -24,9 +24,9 @@ use crate::store::upkeep::schedules::NewSchedule;
 /// array, whose elements have the arguments of `schedule_create` as keys, without `replace`. The action is
 /// `created`, `changed`, `kept` or `dropped`.
 ///
-/// Fails with `BadValue` for an owner that is not valid, with `BadSchedules` for a list that is not, with
-/// `InSchedules` for an element where `schedule_create` would fail, or that somebody else has made, and with
-/// `NoRight` where the caller may not drop a schedule.
+/// Fails with `BadValue` for an owner that is not valid, with `NoSchedules` and `BadListedSchedule` for a
+/// list that is not, with `InSchedules` for an element where `schedule_create` would fail, or that somebody
+/// else has made, and with `NoRight` where the caller may not drop a schedule.
 #[pg_extern(sql = false)]
 fn schedules_sync(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -96,58 +96,75 @@ impl Element {
     }
 }
 
-/// Reads the list. Fails with `BadSchedules` and `InSchedules`.
+/// Reads the list. Fails with `NoSchedules`, and with `BadListedSchedule` or `InSchedules` for the first
+/// element that is not valid.
 fn read_list(list: Jsonb) -> Result<Vec<Element>> {
     let list = list.value();
-    let elements = list.elements("schedules")?.ok_or_else(|| {
-        let kind = list.kind();
-        bad(format!(
-            "the schedules are not a JSON array, but a JSON {kind}"
-        ))
-    })?;
+    let elements = list.elements("schedules")?;
+    let elements = elements.ok_or_else(|| Error::NoSchedules(list.kind()))?;
     let mut positions: BTreeMap<String, usize> = BTreeMap::new();
     let mut read = Vec::new();
     for (at, element) in elements.iter().enumerate() {
-        let members = Members::of(element).map_err(|e| e.in_schedules(at, ""))?;
-        // The name goes into the errors of the other keys.
-        let name = members.text("name").ok().flatten().unwrap_or_default();
-        let element = members.read().map_err(|e| e.in_schedules(at, &name))?;
-        if let Some(first) = positions.insert(name.clone(), at + 1) {
-            let error = bad(format!("schedule {first} has the same name"));
-            return Err(error.in_schedules(at, &name));
+        let members = Members::of(at, element)?;
+        let element = members.read()?;
+        if let Some(first) = positions.insert(element.name.clone(), at + 1) {
+            return Err(members.bad(format!("schedule {first} has the same name")));
         }
         read.push(element);
     }
     Ok(read)
 }
 
-fn bad(reason: String) -> Error {
-    Error::BadSchedules(reason)
+/// The keys of an element. A null is as if the key was left out.
+struct Members {
+    /// Its position in the list, from 0.
+    at: usize,
+    /// For errors; empty where it has none.
+    name: String,
+    values: BTreeMap<String, Value>,
 }
 
-/// The keys of an element. A null is as if the key was left out.
-struct Members(BTreeMap<String, Value>);
-
 impl Members {
-    fn of(element: &Value) -> Result<Self> {
+    fn of(at: usize, element: &Value) -> Result<Self> {
+        let mut this = Self {
+            at,
+            name: String::new(),
+            values: BTreeMap::new(),
+        };
         let members = element.members().ok_or_else(|| {
             let kind = element.kind();
-            bad(format!("it is a JSON {kind}, not an object"))
+            this.bad(format!("it is a JSON {kind}, not an object"))
         })?;
         let known = members.into_iter().filter(|(_, value)| !value.is_null());
-        Ok(Self(known.collect()))
+        this.values = known.collect();
+        this.name = this.text("name").ok().flatten().unwrap_or_default();
+        Ok(this)
+    }
+
+    fn bad(&self, reason: String) -> Error {
+        Error::BadListedSchedule {
+            at: self.at + 1,
+            name: shorten(&self.name),
+            reason,
+        }
     }
 
     fn read(&self) -> Result<Element> {
-        if let Some(key) = self.0.keys().find(|key| !SYNC_KEYS.contains(&key.as_str())) {
-            return Err(bad(format!("it has an unknown key {:?}", shorten(key))));
+        let mut keys = self.values.keys();
+        if let Some(key) = keys.find(|key| !SYNC_KEYS.contains(&key.as_str())) {
+            return Err(self.bad(format!("it has an unknown key {:?}", shorten(key))));
         }
-        let or =
-            |key, default: &str| Ok::<_, Error>(self.text(key)?.unwrap_or_else(|| default.into()));
+        let or = |key, default: &str| {
+            let text = self.text(key)?;
+            Ok::<_, Error>(text.unwrap_or_else(|| default.to_owned()))
+        };
+        let name = self.needed("name")?;
+        let queue = QueueName::parse(&self.needed("queue")?)
+            .map_err(|e| Error::from(e).in_schedules(self.at, &name))?;
         let jitter = self.parsed("jitter", Interval::parse)?;
         Ok(Element {
-            name: self.needed("name")?,
-            queue: QueueName::parse(&self.needed("queue")?)?,
+            name,
+            queue,
             schedule: self.needed("schedule")?,
             payload: self.json("payload").unwrap_or_else(|| Jsonb::parse("{}")),
             headers: self.json("headers"),
@@ -163,23 +180,23 @@ impl Members {
     }
 
     fn json(&self, key: &str) -> Option<Jsonb> {
-        self.0.get(key).map(|value| value.to_jsonb())
+        self.values.get(key).map(|value| value.to_jsonb())
     }
 
-    /// A value as `read` reads it, None where there is none. Fails with `BadSchedules` when `read` returns
-    /// None.
+    /// A value as `read` reads it, None where there is none. Fails with `BadListedSchedule` when `read`
+    /// returns None.
     fn value<T>(
         &self,
         key: &str,
         rule: &str,
         read: impl Fn(&Value) -> Option<T>,
     ) -> Result<Option<T>> {
-        let Some(value) = self.0.get(key) else {
+        let Some(value) = self.values.get(key) else {
             return Ok(None);
         };
         let read = read(value).ok_or_else(|| {
             let given = shorten(&value.to_jsonb().to_text());
-            bad(format!("its {key} is {given}, not {rule}"))
+            self.bad(format!("its {key} is {given}, not {rule}"))
         });
         read.map(Some)
     }
@@ -190,7 +207,7 @@ impl Members {
 
     fn needed(&self, key: &str) -> Result<String> {
         self.text(key)?
-            .ok_or_else(|| bad(format!("it has no {key}")))
+            .ok_or_else(|| self.bad(format!("it has no {key}")))
     }
 
     fn integer(&self, key: &str) -> Result<Option<i32>> {
@@ -206,7 +223,7 @@ impl Members {
         let parsed = passing_error::refusal(|| parse(&text));
         parsed.map(Some).map_err(|message| {
             let message = shorten_message(&message);
-            bad(format!("its {key} cannot be read: {message}"))
+            self.bad(format!("its {key} cannot be read: {message}"))
         })
     }
 }

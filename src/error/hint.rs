@@ -15,7 +15,7 @@ impl Error {
             Self::AlsoNeeded { given, needed } => format!("Pass {needed}, or omit {given}."),
             Self::BothGiven { one, other } => format!("Pass {one} or {other}, and omit the other one."),
             Self::InList { error, .. } | Self::InThen { error, .. } | Self::InSchedules { error, .. } => error.hint(),
-            Self::BadSchedules(_) => format!(r#"Nothing was changed. Pass an array such as [{{"name": "nightly", "queue": "mail", "schedule": "30 2 * * *"}}]. The keys are {}."#, schedule::SYNC_KEYS.join(", ")),
+            Self::NoSchedules(_) | Self::BadListedSchedule { .. } => format!(r#"Nothing was changed. Pass an array such as [{{"name": "nightly", "queue": "mail", "schedule": "30 2 * * *"}}]. The keys are {}."#, schedule::SYNC_KEYS.join(", ")),
             Self::UnknownQueue(queue) => {
                 let create = format!("reate it with: select * from fetchq.queue_create('{queue}')");
                 match &queue.nearest {
