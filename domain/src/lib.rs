@@ -32,5 +32,6 @@ pub mod settlement;
 pub mod status;
 pub mod subjects;
 pub mod timing;
+pub mod unique;
 pub mod version;
 pub mod wording;

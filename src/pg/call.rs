@@ -122,6 +122,21 @@ impl Call {
         self.read(at).ok_or_else(|| self.missing(name))
     }
 
+    /// Reads a `text[]` argument without NULL elements, or None when it is NULL.
+    ///
+    /// Fails with `Error::ManyDimensions` when the array has more than one dimension, and with
+    /// `Error::NullElement`.
+    pub fn opt_texts(&self, at: usize, name: &'static str) -> Result<Option<Vec<String>>> {
+        if self.is_null(at) {
+            return Ok(None);
+        }
+        let texts: Option<Vec<String>> = self.texts(at, name)?.into_iter().collect();
+        texts.map(Some).ok_or_else(|| Error::NullElement {
+            function: self.function_name(),
+            argument: name,
+        })
+    }
+
     /// Reads an `integer[]` argument, or None when it is NULL. Its elements may be NULL.
     ///
     /// Fails with `Error::ManyDimensions` when the array has more than one dimension.

@@ -1,8 +1,9 @@
 //! Values of type `jsonb`, which are passed on without being converted.
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 
-use pgrx::pg_sys;
+use pgrx::pg_sys::{self, JsonbIteratorToken as Token};
 
 use crate::domain::list_length;
 use crate::error::Result;
@@ -155,9 +156,89 @@ impl Jsonb {
         }
     }
 
+    /// Returns the canonical text of these fields of an object, of which those that are missing are null,
+    /// or of the whole value without a field. Values that are equal have the same text: PostgreSQL has
+    /// one order for keys, and numbers lose the zeros at the end of their fractions. None: there are fields,
+    /// and the value is no object. Raises an ERROR (`Error::OutOfMemory`).
+    pub fn content(self, fields: &[String]) -> Option<String> {
+        let value = self.value();
+        let mut canonical = Canonical::default();
+        if fields.is_empty() {
+            canonical.mark(Token::WJB_BEGIN_ARRAY);
+            canonical.add(Token::WJB_ELEM, value);
+            canonical.mark(Token::WJB_END_ARRAY);
+        } else {
+            let members: BTreeMap<String, Value> = value.members()?.into_iter().collect();
+            canonical.mark(Token::WJB_BEGIN_OBJECT);
+            for name in fields {
+                canonical.add(Token::WJB_KEY, Value::of_text(name));
+                let member = members.get(name).copied();
+                canonical.add(Token::WJB_VALUE, member.unwrap_or_else(Value::null));
+            }
+            canonical.mark(Token::WJB_END_OBJECT);
+        }
+        Some(canonical.finish().to_text())
+    }
+
     /// Makes a value of type `jsonb`, which is NULL for None.
     pub fn arg(value: Option<Self>) -> Arg {
         Arg::new(pg_sys::JSONBOID, value.map(|v| v.datum))
+    }
+}
+
+/// A `jsonb` that is being built, whose numbers have no zeros at the end of their fractions.
+struct Canonical {
+    state: *mut pg_sys::JsonbParseState,
+    root: *mut pg_sys::JsonbValue,
+}
+
+impl Default for Canonical {
+    fn default() -> Self {
+        Self {
+            state: std::ptr::null_mut(),
+            root: std::ptr::null_mut(),
+        }
+    }
+}
+
+impl Canonical {
+    /// Begins or ends a list or an object.
+    fn mark(&mut self, token: Token::Type) {
+        // SAFETY: The state is that of this value, and belongs to the call. These tokens have no value.
+        self.root = unsafe { pg_sys::pushJsonbValue(&mut self.state, token, std::ptr::null_mut()) };
+    }
+
+    /// Adds a key, a value or an element, and what is in it.
+    fn add(&mut self, token: Token::Type, value: Value) {
+        let mut raw = value.raw;
+        match raw.type_ {
+            pg_sys::jbvType::jbvBinary => value.walk(false, |token, raw| match token {
+                Token::WJB_KEY | Token::WJB_VALUE | Token::WJB_ELEM => {
+                    self.add(token, Value { raw });
+                }
+                _ => self.mark(token),
+            }),
+            // SAFETY: The type says which member of the union is set. numeric_trim_scale takes a numeric
+            // and returns one. The state is that of this value, and what the values point to lives as
+            // long as it.
+            _ => unsafe {
+                if raw.type_ == pg_sys::jbvType::jbvNumeric {
+                    let given = pg_sys::Datum::from(raw.val.numeric);
+                    let trimmed = pgrx::direct_function_call_as_datum(
+                        pg_sys::numeric_trim_scale,
+                        &[Some(given)],
+                    );
+                    raw.val.numeric = trimmed.unwrap_or(given).cast_mut_ptr();
+                }
+                self.root = pg_sys::pushJsonbValue(&mut self.state, token, &mut raw);
+            },
+        }
+    }
+
+    fn finish(self) -> Jsonb {
+        // SAFETY: The outermost list or object was ended, so that this is the whole value.
+        let jsonb = unsafe { pg_sys::JsonbValueToJsonb(self.root) };
+        Jsonb::from_datum(pg_sys::Datum::from(jsonb))
     }
 }
 
@@ -179,6 +260,26 @@ impl Value {
             _ if self.has_flag(pg_sys::JB_FOBJECT) => "object",
             _ => "array",
         }
+    }
+
+    /// The null of JSON.
+    fn null() -> Self {
+        let raw = pg_sys::JsonbValue {
+            type_: pg_sys::jbvType::jbvNull,
+            ..Default::default()
+        };
+        Self { raw }
+    }
+
+    /// A string that points to `text`, which has to live as long as the value.
+    fn of_text(text: &str) -> Self {
+        let mut raw = pg_sys::JsonbValue {
+            type_: pg_sys::jbvType::jbvString,
+            ..Default::default()
+        };
+        raw.val.string.len = text.len() as i32;
+        raw.val.string.val = text.as_ptr().cast_mut().cast();
+        Self { raw }
     }
 
     /// Returns whether the value is the null of JSON.
@@ -256,8 +357,8 @@ impl Value {
             return Ok(None);
         }
         let mut elements = Vec::new();
-        self.walk(|token, raw| {
-            if token == pg_sys::JsonbIteratorToken::WJB_ELEM {
+        self.walk(true, |token, raw| {
+            if token == Token::WJB_ELEM {
                 elements.push(Self { raw });
             }
         });
@@ -272,9 +373,9 @@ impl Value {
             memory::provide_or_raise(self.len(), unsafe { self.raw.val.binary.len } as usize);
             let mut members = Vec::new();
             let mut key = None;
-            self.walk(|token, raw| match token {
-                pg_sys::JsonbIteratorToken::WJB_KEY => key = Self { raw }.text(),
-                pg_sys::JsonbIteratorToken::WJB_VALUE => {
+            self.walk(true, |token, raw| match token {
+                Token::WJB_KEY => key = Self { raw }.text(),
+                Token::WJB_VALUE => {
                     members.push((key.take().unwrap_or_default(), Self { raw }));
                 }
                 _ => {}
@@ -283,16 +384,16 @@ impl Value {
         })
     }
 
-    /// Goes through an array or an object, and not into what is in it.
-    fn walk(&self, mut visit: impl FnMut(pg_sys::JsonbIteratorToken::Type, pg_sys::JsonbValue)) {
+    /// Goes through an array or an object, and with `skips_nested` not into what is in it.
+    fn walk(&self, skips_nested: bool, mut visit: impl FnMut(Token::Type, pg_sys::JsonbValue)) {
         // SAFETY: The callers have checked that this is a container, which lives as long as the
         // call. The iterator fills in a value before it returns a token that has one.
         unsafe {
             let mut iterator = pg_sys::JsonbIteratorInit(self.raw.val.binary.data);
             loop {
                 let mut raw = pg_sys::JsonbValue::default();
-                let token = pg_sys::JsonbIteratorNext(&mut iterator, &mut raw, true);
-                if token == pg_sys::JsonbIteratorToken::WJB_DONE {
+                let token = pg_sys::JsonbIteratorNext(&mut iterator, &mut raw, skips_nested);
+                if token == Token::WJB_DONE {
                     return;
                 }
                 visit(token, raw);

@@ -17,6 +17,7 @@ pub mod documents_write;
 pub mod durability;
 pub mod errno;
 pub mod extension_script;
+pub mod hash;
 pub mod index_look;
 pub mod index_walk;
 pub mod invalidation;

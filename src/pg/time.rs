@@ -85,6 +85,16 @@ impl Interval {
         }
     }
 
+    /// Returns the text of the interval, as PostgreSQL writes it.
+    pub fn to_text(self) -> String {
+        // SAFETY: interval_out takes an interval and returns a C string.
+        let out = unsafe {
+            pgrx::direct_function_call::<&std::ffi::CStr>(pg_sys::interval_out, &[Some(self.datum)])
+        };
+        let out = out.unwrap_or_else(|| pgrx::error!("interval_out returned NULL"));
+        out.to_string_lossy().into_owned()
+    }
+
     /// Makes an interval of months, days and microseconds, in the memory of the call.
     pub fn from_parts((month, day, time): (i32, i32, i64)) -> Self {
         // SAFETY: palloc returns memory that is aligned for every type and large enough for the

@@ -1,7 +1,7 @@
 -- `doc_put` for a JSON array of documents. Hot: no search_path is set, see bootstrap.sql.
 
 create function fetchq.doc_put_many(
-    queue text, docs jsonb, mode text default 'ignore',
+    queue text, docs jsonb, mode text default null,
     out subject text, out action text
 )
 returns setof record

@@ -2,8 +2,10 @@
 //! common. None stands for the default of an option.
 
 use crate::domain::names;
-use crate::domain::put_mode::{MODES, Mode};
+use crate::domain::put_mode::{MODES, Mode, OnDuplicate};
+use crate::domain::unique::{self, Period};
 use crate::error::{Error, Result};
+use crate::pg::hash;
 use crate::pg::json::Jsonb;
 use crate::pg::time::{self, Interval};
 
@@ -73,11 +75,68 @@ pub fn ordering_key(key: Option<&str>) -> Result<Option<&str>> {
 }
 
 /// A mode. Fails with `Error::BadValue` for an unknown one.
-pub fn mode(text: Option<&str>) -> Result<Mode> {
-    let text = text.unwrap_or("ignore");
-    Mode::parse(text).ok_or_else(|| Error::BadValue {
+pub fn mode(text: Option<&str>) -> Result<Option<Mode>> {
+    let Some(text) = text else { return Ok(None) };
+    let mode = Mode::parse(text).ok_or_else(|| Error::BadValue {
         argument: "mode",
         value: format!("{:?}", text),
         rule: MODES,
+    });
+    mode.map(Some)
+}
+
+/// The mode where none is named: `once` for a document that is unique by its content, else `ignore`.
+pub fn default_mode(is_unique: bool) -> Mode {
+    Mode {
+        is_once: is_unique,
+        ..Mode::new(OnDuplicate::Ignore)
+    }
+}
+
+/// The subject of a document that is unique by its content: by the fields `by` of its payload, or by all
+/// of it if that is empty, for ever or within each period `per`. None: it is not unique in this way.
+///
+/// The same content makes the same subject, whatever the order of the keys, and however its numbers are
+/// written. A field that is missing counts as null.
+///
+/// Fails with `Error::BothGiven` if there is a `subject` beside it, with `Error::AlsoNeeded` for a period
+/// alone, and with `Error::BadValue` for a payload without fields, and for a period that is not valid.
+pub fn unique_subject(
+    subject: Option<&str>,
+    by: Option<&[String]>,
+    per: Option<Interval>,
+    payload: Jsonb,
+) -> Result<Option<String>> {
+    let Some(by) = by else {
+        return match per {
+            None => Ok(None),
+            Some(_) => Err(Error::AlsoNeeded {
+                given: "unique_per",
+                needed: "unique_by",
+            }),
+        };
+    };
+    if subject.is_some() {
+        return Err(Error::BothGiven {
+            one: "subject",
+            other: "unique_by",
+        });
+    }
+    let period = per.map(period).transpose()?;
+    let content = payload.content(by).ok_or_else(|| Error::BadValue {
+        argument: "payload",
+        value: format!("a JSON {}", payload.type_name()),
+        rule: "a JSON object with the fields of unique_by",
+    })?;
+    let period = period.map(|period| period.name_at(time::now()));
+    let hash = hash::sha256(&[&content, period.as_deref().unwrap_or_default()]);
+    Ok(Some(unique::subject(&hash)))
+}
+
+fn period(per: Interval) -> Result<Period> {
+    Period::new(per.parts()).ok_or_else(|| Error::BadValue {
+        argument: "unique_per",
+        value: per.to_text(),
+        rule: "an interval above 0, either of months and years, such as '1 month', or of weeks and shorter units, such as '7 days'",
     })
 }

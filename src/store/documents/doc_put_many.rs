@@ -22,7 +22,7 @@ use crate::store::queues::rights::Right;
 use crate::store::queues::statement::Statement;
 
 /// The keys of a document.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 14] = [
     "queue",
     "subject",
     "payload",
@@ -35,6 +35,8 @@ const KEYS: [&str; 12] = [
     "delay",
     "headers",
     "expires_in",
+    "unique_by",
+    "unique_per",
 ];
 
 // Returns the first element that is no document: no object, with a subject that is no text, empty or too
@@ -98,13 +100,15 @@ fn check(spi: &Spi, docs: Arg) -> Result<()> {
 // not valid.
 static READ: Statement = Statement::new(
     "select i.subject, coalesce(i.payload, '{}') as payload, i.version, i.priority, i.next_iteration,
-         i.ordering_key, i.max_attempts, i.mode, i.delay, i.headers, i.queue, i.expires_in
+         i.ordering_key, i.max_attempts, i.mode, i.delay, i.headers, i.queue, i.expires_in,
+         i.unique_by, i.unique_per
      from rows from (pg_catalog.jsonb_to_recordset($1) as (
          subject pg_catalog.text, payload pg_catalog.jsonb, version pg_catalog.jsonb, priority pg_catalog.jsonb,
          next_iteration pg_catalog.jsonb, ordering_key pg_catalog.jsonb, max_attempts pg_catalog.jsonb,
          mode pg_catalog.jsonb, delay pg_catalog.jsonb, headers pg_catalog.jsonb, queue pg_catalog.jsonb,
-         expires_in pg_catalog.jsonb)) with ordinality
-         as i (subject, payload, version, priority, next_iteration, ordering_key, max_attempts, mode, delay, headers, queue, expires_in, n)
+         expires_in pg_catalog.jsonb, unique_by pg_catalog.jsonb, unique_per pg_catalog.jsonb)) with ordinality
+         as i (subject, payload, version, priority, next_iteration, ordering_key, max_attempts, mode, delay, headers, queue, expires_in,
+             unique_by, unique_per, n)
      order by i.n",
 );
 
@@ -213,8 +217,22 @@ impl Element<'_> {
         self.option(parsed.map_err(Error::from))
     }
 
+    /// The fields of the payload by which the document is unique.
+    fn unique_by(&self) -> Result<Option<Vec<String>>> {
+        let Some(json) = self.rows.json(self.row, 13) else {
+            return Ok(None);
+        };
+        let text = json.to_text();
+        let fields = serde_json::from_str(&text).map_err(|_| Error::BadValue {
+            argument: "unique_by",
+            value: text,
+            rule: r#"a list of fields of the payload, such as ["customer", "month"]"#,
+        });
+        self.option(fields).map(Some)
+    }
+
     /// The document. `mode` is for one that names no mode of its own.
-    fn read(&self, mode: Mode) -> Result<ListedDoc> {
+    fn read(&self, mode: Option<Mode>) -> Result<ListedDoc> {
         let next_iteration = self.parsed(5, "next_iteration", time::parse_timestamp)?;
         let delay = self.parsed(9, "delay", Interval::parse)?;
         let expires_in = self.parsed(12, "expires_in", Interval::parse)?;
@@ -222,13 +240,25 @@ impl Element<'_> {
         let max_attempts = self.integer(7, "max_attempts")?;
         let ordering_key = self.text(6, "ordering_key")?;
         self.option(doc_options::ordering_key(ordering_key.as_deref()))?;
+        let payload = match self.rows.json(self.row, 2) {
+            Some(payload) => payload,
+            None => Jsonb::parse("{}"),
+        };
+        let given: Option<String> = self.rows.get(self.row, 1);
+        let unique_by = self.unique_by()?;
+        let unique_per = self.parsed(14, "unique_per", Interval::parse)?;
+        let unique = doc_options::unique_subject(
+            given.as_deref(),
+            unique_by.as_deref(),
+            unique_per,
+            payload,
+        );
+        let unique = self.option(unique)?;
+        let mode = mode.unwrap_or_else(|| doc_options::default_mode(unique.is_some()));
         let doc = ListedDoc {
             queue: self.queue()?,
-            subject: self.rows.get(self.row, 1).unwrap_or_else(unique_subject),
-            payload: match self.rows.json(self.row, 2) {
-                Some(payload) => payload,
-                None => Jsonb::parse("{}"),
-            },
+            subject: given.or(unique).unwrap_or_else(generated_subject),
+            payload,
             version: self.integer(3, "version")?.unwrap_or(0),
             priority: self.integer(4, "priority")?.unwrap_or(0),
             next_iteration: self.option(doc_options::due(next_iteration, delay))?,
@@ -236,10 +266,9 @@ impl Element<'_> {
             max_attempts: self.option(doc_options::max_attempts(max_attempts))?,
             headers: self.option(doc_options::headers(self.rows.json(self.row, 10)))?,
             expires_in: self.option(doc_options::expires_in(expires_in))?,
-            mode: match own_mode {
-                None => mode,
-                Some(text) => self.option(doc_options::mode(Some(&text)))?,
-            },
+            mode: self
+                .option(doc_options::mode(own_mode.as_deref()))?
+                .unwrap_or(mode),
         };
         Ok(doc)
     }
@@ -252,16 +281,16 @@ impl Element<'_> {
 
 /// Generates a subject that is unique among all servers, so that documents with such subjects can move to
 /// another one. Subjects sort in the order in which they were generated, to the millisecond.
-fn unique_subject() -> String {
+fn generated_subject() -> String {
     uuid::Uuid::now_v7().to_string()
 }
 
-/// Reads the documents of a JSON array; `mode` is for those that name no mode of their own. One without a
-/// subject gets one that is unique.
+/// Reads the documents of a JSON array; `mode` is for those that name no mode of their own, with None for
+/// the default. One without a subject gets one: of its content if it is unique by that, else one that is unique.
 ///
 /// Fails with `Invalid::LongList`, as `check` does, with `Error::BadDocument` for a value of the wrong type,
 /// and with `Error::InList` where an option of `doc_put` would fail.
-pub fn read_docs(spi: &Spi, docs: Jsonb, mode: Mode) -> Result<Vec<ListedDoc>> {
+pub fn read_docs(spi: &Spi, docs: Jsonb, mode: Option<Mode>) -> Result<Vec<ListedDoc>> {
     docs.value().checked_len("docs")?;
     let docs = Jsonb::arg(Some(docs));
     check(spi, docs)?;
@@ -285,7 +314,7 @@ pub fn put_listed(queue: &Queue, listed: &[&ListedDoc]) -> Result<Vec<Action>> {
 pub fn put_docs(
     queue: Option<&QueueName>,
     docs: Jsonb,
-    mode: Mode,
+    mode: Option<Mode>,
 ) -> Result<Vec<(String, Action)>> {
     if let Some(queue) = queue {
         Queue::open_for(queue, Right::Push)?;

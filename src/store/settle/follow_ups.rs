@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::domain::names::QueueName;
-use crate::domain::put_mode::{Mode, OnDuplicate};
 use crate::error::{Error, Result};
 use crate::pg::spi::{self, Spi};
 use crate::store::documents::doc_put_many::{ListedDoc, put_listed, read_docs};
@@ -89,13 +88,12 @@ pub fn settle_all(lists: &[OfQueue], fails_on_lost: bool) -> Result<Vec<Vec<Outc
 /// Reads what follows from settlements, and opens the queues for it.
 fn read(spi: &Spi, lists: &[OfQueue]) -> Result<Vec<Target>> {
     let mut by_queue: BTreeMap<QueueName, Vec<FollowUp>> = BTreeMap::new();
-    let mode = Mode::new(OnDuplicate::Ignore);
     for (list, of) in lists.iter().enumerate() {
         for (settlement, doc) in of.docs.iter().enumerate() {
             let Some(then) = doc.then else {
                 continue;
             };
-            let listed = read_docs(spi, then, mode).map_err(|e| e.in_then(doc.position))?;
+            let listed = read_docs(spi, then, None).map_err(|e| e.in_then(doc.position))?;
             for (position, doc) in listed.into_iter().enumerate() {
                 let name = doc.queue.as_ref().unwrap_or(&of.queue.name).clone();
                 by_queue.entry(name).or_default().push(FollowUp {

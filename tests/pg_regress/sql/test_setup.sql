@@ -84,8 +84,8 @@ create function test.value(argument text, type text, queue text default 'rq_err'
         when 'double precision' then '1'
         when 'boolean' then 'false'
         when 'jsonb' then case argument when 'policy' then '''[]''' when 'value' then '''7''' when 'filter' then '''{"subject": "s1"}''' when 'metrics' then '''[]''' when 'docs' then '''[]''' when 'settlements' then '''[]''' else '''{}''' end || '::jsonb'
-        when 'interval' then case argument when 'delay' then 'null::interval' else 'interval ''5m''' end
-        when 'text[]' then case argument when 'queues' then 'array[' || quote_literal(queue) || ']' else 'array[''s1'']' end
+        when 'interval' then case when argument in ('delay', 'unique_per') then 'null::interval' else 'interval ''5m''' end
+        when 'text[]' then case argument when 'unique_by' then 'null::text[]' when 'queues' then 'array[' || quote_literal(queue) || ']' else 'array[''s1'']' end
         when 'integer[]' then 'array[1]'
         when 'jsonb[]' then 'array[''{}'']::jsonb[]'
         else 'timestamptz ''2020-01-01''' end;
