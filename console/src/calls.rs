@@ -13,7 +13,7 @@ select queue, ready, retrying, blocked, planned, active, completed, killed,
        extract(epoch from run_p50)::float8 as run_p50,
        extract(epoch from run_p95)::float8 as run_p95,
        extract(epoch from run_p99)::float8 as run_p99,
-       is_paused
+       is_paused, is_dead_letter_queue
 from fetchq.queue_stats()";
 
 row! {
@@ -42,6 +42,19 @@ row! {
         pub run_p95: Option<f64>,
         pub run_p99: Option<f64>,
         pub is_paused: Option<bool>,
+        pub is_dead_letter_queue: Option<bool>,
+    }
+}
+
+impl QueueStat {
+    /// Whether its documents are dead letters, which wait for no worker.
+    pub fn has_dead_letters(&self) -> bool {
+        self.is_dead_letter_queue == Some(true)
+    }
+
+    /// For how long the oldest document has waited for a worker: seconds.
+    pub fn oldest_waiting(&self) -> Option<f64> {
+        self.oldest_ready.filter(|_| !self.has_dead_letters())
     }
 }
 
@@ -72,6 +85,7 @@ impl QueueStat {
             run_p95: None,
             run_p99: None,
             is_paused: None,
+            is_dead_letter_queue: None,
         }
     }
 }

@@ -24,6 +24,8 @@ await db.query(`
   select fetchq.docs_kill('webhooks', '{"subject_like": "order-3%"}');
   select fetchq.queue_pause('webhooks');
   select fetchq.doc_append('thumbnails', '{}') from generate_series(1, 1200) i;
+  select fetchq.doc_put('a_rather_long_name_of_a_queue_1', 'alone-' || i, version => 3) from generate_series(1, 12) i;
+  alter database pictures set fetchq.no_worker_after = 0;
   select fetchq.doc_put('mail', 'gone-' || i) from generate_series(1, 5) i;
   select fetchq.doc_drop('mail', subject, lease) from fetchq.doc_lease('mail', 5, worker => 'mailer-1');
   select fetchq.schedule_create('nightly report', 'invoices', '30 2 * * *', '{"a": 1}', timezone => 'Europe/Rome'),
@@ -49,9 +51,9 @@ await db.query(`insert into fetchq_data.mail__metrics (created_at, metric, value
 const mail = '/db/pictures/queues/mail';
 const document = (queue, subject) => `/db/pictures/queues/${queue}/document?subject=${encodeURIComponent(subject)}`;
 const screens = {
-  overview: '/db/pictures', 'overview-none': '/db/pictures?q=zzz', queue: mail, 'queue-week': `${mail}?span=week`, 'queue-paused': '/db/pictures/queues/webhooks',
+  overview: '/db/pictures', 'overview-none': '/db/pictures?q=zzz', queue: mail, 'queue-week': `${mail}?span=week`, 'queue-paused': '/db/pictures/queues/webhooks', 'queue-dead': '/db/pictures/queues/mail_dead',
   documents: `${mail}/documents`, 'documents-more': '/db/pictures/queues/invoices/documents?min_attempts=0', 'documents-wrong': `${mail}/documents?older_than=soon`,
-  settings: `${mail}/settings`, history: `${mail}/history`, 'document-long': document('mail', LONG), 'document-img': document('mail', IMG), 'document-rtl': document('mail_dead', RTL), 'document-emoji': document('mail', EMOJI),
+  settings: `${mail}/settings`, history: `${mail}/history`, 'document-long': document('mail', LONG), 'document-img': document('mail', IMG), 'document-rtl': document('mail_dead', RTL), 'document-emoji': document('mail', EMOJI), 'document-alone': document('a_rather_long_name_of_a_queue_1', 'alone-1'),
   'dead-letters': '/db/pictures/dead-letters', workers: '/db/pictures/workers', schedules: '/db/pictures/schedules?expression=30+2+*+*+*&timezone=Europe/Rome',
   'schedules-wrong': '/db/pictures/schedules?expression=99+2+*+*+*', maintenance: '/db/pictures/maintenance', 'queue-none': '/db/pictures/queues/none',
   'empty-overview': '/db/pictures_empty', 'empty-workers': '/db/pictures_empty/workers', 'empty-dead-letters': '/db/pictures_empty/dead-letters', 'empty-schedules': '/db/pictures_empty/schedules',

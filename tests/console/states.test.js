@@ -142,6 +142,38 @@ test('a reader sees payloads, unless they are hidden, and an action names the gr
   assert.match((await go(`/db/console_states/queues/mail/documents?payload=${encodeURIComponent('{"other": 1}')}`)).text, /m-1/);
 });
 
+test('documents without a worker are a problem, and dead letters are none', async () => {
+  await db.query(`select fetchq.queue_create('letters_dead'), fetchq.queue_create('letters', '{"dead_letter": "letters_dead"}')`);
+  await db.query("select fetchq.doc_put('letters', 'gone-' || i) from generate_series(1, 3) i");
+  await db.query("select fetchq.doc_kill('letters', subject, lease => lease) from fetchq.doc_lease('letters', 3)");
+  await db.query("select fetchq.doc_put('jobs', 'alone')");
+  await db.query('alter database console_states set fetchq.no_worker_after = 0');
+  server = await startConsole([urlOf('console_states')]);
+  for (const colorScheme of ['light', 'dark']) {
+    const { page } = await go('/db/console_states?sort=oldest', { colorScheme });
+    const problems = page.locator('[data-region=problems]');
+    await until('the problem', async () => /workers: missing/.test(await problems.innerText()));
+    const problem = await page.locator('.problems li', { hasText: 'workers: missing' }).innerText();
+    assert.match(problem, /"jobs": 1 pending, the first has waited since[\s\S]*What to do: Start a worker/);
+    assert.doesNotMatch(problem, /letters/);
+    assert.match(await page.locator('.facts').innerText(), /dead letters waiting 3 in dead-letter queue "letters_dead" since/);
+    // Its documents are older than those of the other queues, and it does not come first.
+    const names = await page.locator('[data-region=queues] tbody th').allInnerTexts();
+    assert.deepEqual(names.slice(0, 2), ['mail', 'jobs']);
+    assert.ok(names.includes('letters_dead dead letters'), String(names));
+    await check(one);
+    await page.getByRole('link', { name: 'Queues, the oldest first' }).waitFor();
+    await page.locator('.facts').getByRole('link', { name: 'Dead letters' }).click();
+    assert.match(await page.locator('main').innerText(), /letters_dead/);
+    await go('/db/console_states/queues/letters_dead');
+    assert.match(await page.locator('[data-region=numbers]').innerText(), /Other queues send their dead letters here[\s\S]*Oldest dead letter/i);
+    await one.close();
+    one = undefined;
+  }
+  await db.query('alter database console_states reset fetchq.no_worker_after');
+  await db.query("select fetchq.queue_drop('letters'), fetchq.queue_drop('letters_dead'), fetchq.queue_truncate('jobs')");
+});
+
 test('what does not exist is not found', async () => {
   server = await startConsole([urlOf('console_states')]);
   for (const path of ['/nothing', '/db/other', '/db/console_states/queues/none', '/db/console_states/queues/none/documents',

@@ -51,6 +51,9 @@ fn fact_lines(row: &Row, theme: Theme) -> Vec<Line<'static>> {
     if stat.is_paused == Some(true) {
         title.push(Span::styled("  paused", theme.warn()));
     }
+    if stat.has_dead_letters() {
+        title.push(Span::styled("  dead letters", theme.dim()));
+    }
     vec![
         Line::from(title),
         facts(

@@ -89,8 +89,10 @@ impl Row {
         let (a, b) = (&self.stat, &other.stat);
         match column {
             Column::Name => Ordering::Equal,
-            Column::Ready => b.ready.cmp(&a.ready),
-            Column::Oldest => seconds(b.oldest_ready).total_cmp(&seconds(a.oldest_ready)),
+            Column::Ready => {
+                (a.has_dead_letters().cmp(&b.has_dead_letters())).then(b.ready.cmp(&a.ready))
+            }
+            Column::Oldest => seconds(b.oldest_waiting()).total_cmp(&seconds(a.oldest_waiting())),
             Column::Active => b.active.cmp(&a.active),
             Column::Waiting => other.waiting().cmp(&self.waiting()),
             Column::Picked => other.rates.picked.total_cmp(&self.rates.picked),

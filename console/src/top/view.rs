@@ -208,9 +208,10 @@ fn table_row(row: &Row, theme: Theme) -> TableRow<'static> {
     let stat = &row.stat;
     let is_paused = stat.is_paused == Some(true);
     let plain = Style::new();
-    let name = match is_paused {
-        true => format!("{} (paused)", stat.queue),
-        false => stat.queue.clone(),
+    let name = match (is_paused, stat.has_dead_letters()) {
+        (true, _) => format!("{} (paused)", stat.queue),
+        (false, true) => format!("{} (dead)", stat.queue),
+        (false, false) => stat.queue.clone(),
     };
     let failing = match row.rates.failed >= 0.005 {
         true => theme.bad(),
@@ -227,7 +228,15 @@ fn table_row(row: &Row, theme: Theme) -> TableRow<'static> {
             if is_paused { theme.warn() } else { plain },
         ),
         (Column::Ready, short(stat.ready), plain),
-        (Column::Oldest, duration(stat.oldest_ready), plain),
+        (
+            Column::Oldest,
+            duration(stat.oldest_ready),
+            if stat.has_dead_letters() {
+                theme.dim()
+            } else {
+                plain
+            },
+        ),
         (Column::Active, short(stat.active), plain),
         (Column::Waiting, short(row.waiting()), plain),
         (Column::Picked, rate(row.rates.picked), plain),

@@ -104,19 +104,21 @@ fn why(context: &Context, reasons: Result<Vec<DocReason>, DbError>) -> Markup {
         "the reasons",
         &[
             Text("Reason"),
-            Text("What holds"),
+            Text("What holds, and what to do"),
             Text("Since"),
             Text("Until"),
-            Text("What to do"),
         ],
         &html! {
             @for reason in &reasons {
                 tr {
                     td class="nowrap" { code { (reason.reason) } }
-                    td class="long" { (reason.detail.as_deref().unwrap_or_default()) }
+                    // In one cell: a narrow window shows both.
+                    td class="long" {
+                        (reason.detail.as_deref().unwrap_or_default())
+                        @if let Some(hint) = &reason.hint { br; strong { "What to do: " } (hint) }
+                    }
                     td class="nowrap" { (time(reason.since)) }
                     td class="nowrap" { (time(reason.until)) }
-                    td class="long" { (reason.hint.as_deref().unwrap_or_default()) }
                 }
             }
         },

@@ -100,6 +100,7 @@ pub fn problems(context: &Context, snapshot: &Snapshot) -> Markup {
                 span {
                     strong { (component.component) } " " (component.state.as_deref().unwrap_or_default())
                     @if let Some(detail) = &component.detail { " " span class="muted" { (detail) } }
+                    @if component.component == "dead letters" { " " a href=(context.address("/dead-letters")) { "Dead letters" } }
                 }
             }
             span { a href=(context.address("/maintenance")) { "All " (snapshot.status.len()) " parts" } }
@@ -113,6 +114,7 @@ fn is_fact(component: &str, state: Option<&str>) -> bool {
         "server" | "background worker" | "backlog" | "schedules" => true,
         // Only where queues have moved away.
         "places" => state == Some("elsewhere"),
+        "dead letters" => state == Some("waiting"),
         _ => false,
     }
 }
@@ -120,8 +122,9 @@ fn is_fact(component: &str, state: Option<&str>) -> bool {
 /// The page of the console that shows more about a part, and where something can be done.
 fn place(component: &str) -> Option<(&'static str, &'static str)> {
     match component {
-        "backlog" | "planned" => Some(("Queues, the oldest first", "?sort=oldest")),
+        "backlog" | "planned" | "workers" => Some(("Queues, the oldest first", "?sort=oldest")),
         "leases" => Some(("Leases", "/workers")),
+        "dead letters" => Some(("Dead letters", "/dead-letters")),
         "schedules" => Some(("Schedules", "/schedules")),
         other if other.starts_with("maintenance") => Some(("Maintenance", "/maintenance")),
         _ => None,
@@ -150,8 +153,15 @@ pub fn queues(context: &Context, choice: &Choice, snapshot: &Snapshot) -> Markup
     });
     // A stable sort: queues that are equal stay in the order of their names.
     match choice.sort.as_str() {
-        "ready" => rows.sort_by_key(|row| std::cmp::Reverse(row.stat.ready)),
-        "oldest" => rows.sort_by(|a, b| descending(a.stat.oldest_ready, b.stat.oldest_ready)),
+        "ready" => rows.sort_by_key(|row| {
+            (
+                row.stat.has_dead_letters(),
+                std::cmp::Reverse(row.stat.ready),
+            )
+        }),
+        "oldest" => {
+            rows.sort_by(|a, b| descending(a.stat.oldest_waiting(), b.stat.oldest_waiting()))
+        }
         "active" => rows.sort_by_key(|row| std::cmp::Reverse(row.stat.active)),
         "rate" => rows.sort_by(|a, b| b.rates.picked.total_cmp(&a.rates.picked)),
         "failing" => rows.sort_by(|a, b| b.rates.failed.total_cmp(&a.rates.failed)),
@@ -227,10 +237,11 @@ fn line(context: &Context, row: &Row) -> Markup {
         tr {
             th scope="row" {
                 a id=(format!("queue-{}", stat.queue)) href=(context.queue_address(&stat.queue, "")) { (queue_name(&stat.queue)) }
+                @if stat.has_dead_letters() { " " span class="tag" title="the dead-letter queue of another queue" { "dead letters" } }
                 @if is_paused { " " span class="tag warn" { "paused" } }
             }
             td class="number" { (count(stat.ready)) }
-            td class="number" { (duration(stat.oldest_ready)) }
+            td class=(if stat.has_dead_letters() { "number muted" } else { "number" }) { (duration(stat.oldest_ready)) }
             td class="number" { (count(stat.active)) }
             td class="number wide" title="planned, retrying and blocked" { (count(waiting)) }
             td class="number" { (rate(row.rates.picked)) }

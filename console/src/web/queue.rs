@@ -99,6 +99,12 @@ pub fn numbers(context: &Context, name: &str, snapshot: &Snapshot) -> Markup {
     ];
     html! {
         @if stat.is_paused == Some(true) { p class="notice warn" { "The queue is paused: nothing can be picked." } }
+        @if stat.has_dead_letters() {
+            p class="notice" {
+                "Other queues send their dead letters here: they wait for a person, and not for a worker. "
+                a href=(context.address("/dead-letters")) { "Dead letters" }
+            }
+        }
         @if stat.ready.is_none() {
             p class="notice warn" {
                 "Ready documents are not known: the role " strong { (snapshot.info.role) } " is not a reader of the queue, "
@@ -113,7 +119,7 @@ pub fn numbers(context: &Context, name: &str, snapshot: &Snapshot) -> Markup {
                     dd { (count(number)) }
                 }
             }
-            div { dt { "Oldest ready" } dd { (duration(stat.oldest_ready)) } }
+            div { dt { (if stat.has_dead_letters() { "Oldest dead letter" } else { "Oldest ready" }) } dd { (duration(stat.oldest_ready)) } }
             div { dt { "Next due" } dd { (ago(stat.next_due)) } }
         }
         div class="side" {

@@ -114,6 +114,22 @@ fn the_list_fits_into_80_columns() {
 }
 
 #[test]
+fn dead_letters_are_no_backlog() {
+    let mut screen = screen();
+    let mut now = numbers(3.0, None);
+    let mut dead = stat("dead", 9, Some(900_000.0), 0);
+    dead.is_dead_letter_queue = Some(true);
+    now.queues.push(dead);
+    screen.receive(Ok(now));
+    for (key, at) in [('r', 6), ('o', 5)] {
+        screen.press(KeyCode::Char(key));
+        let shown = lines(&mut screen, PLAIN);
+        // Those with documents that wait for a worker come first, and then all others by their names.
+        assert!(shown[at].starts_with("dead (dead) "), "{shown:?}");
+    }
+}
+
+#[test]
 fn keys_sort_filter_and_open() {
     let mut screen = screen();
     assert_eq!(names(&mut screen), ["slow", "mail", "empty"]);
