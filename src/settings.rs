@@ -155,6 +155,8 @@ static MAINTENANCE_TIMEOUT_MS: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 
 static QUEUE_DEFAULTS: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 
+static NO_WORKER_AFTER_S: GucSetting<i32> = GucSetting::<i32>::new(300);
+
 static READY_SLOTS: GucSetting<i32> = GucSetting::<i32>::new(16_384);
 
 static PLAN_CACHE_QUEUES: GucSetting<i32> = GucSetting::<i32>::new(1000);
@@ -292,6 +294,16 @@ pub fn register(is_preloading: bool) {
         GucContext::Userset,
         GucFlags::default(),
     );
+    GucRegistry::define_int_guc(
+        c"fetchq.no_worker_after",
+        c"For how long a ready document waits before fetchq.status() says that no worker takes it.",
+        c"The time also begins when the queue is created, when the server starts, and when a document of the queue is leased. Raise it where workers run once an hour, or so. -1: it is never said.",
+        &NO_WORKER_AFTER_S,
+        -1,
+        i32::MAX,
+        GucContext::Userset,
+        GucFlags::UNIT_S,
+    );
     GucRegistry::define_string_guc(
         c"fetchq.queue_defaults",
         c"The settings that new queues start with, a JSON object as fetchq.queue_create() takes it.",
@@ -413,6 +425,12 @@ pub fn notify_interval_us() -> i64 {
 /// `fetchq.maintenance_timeout`.
 pub fn maintenance_timeout() -> Duration {
     Duration::from_millis(MAINTENANCE_TIMEOUT_MS.get().unsigned_abs().into())
+}
+
+/// `fetchq.no_worker_after`, in microseconds. None: never.
+pub fn no_worker_after_us() -> Option<i64> {
+    let seconds = i64::from(NO_WORKER_AFTER_S.get());
+    (seconds >= 0).then_some(seconds * 1_000_000)
 }
 
 /// `fetchq.queue_defaults`: the settings of new queues, as JSON. None: those of fetchq.

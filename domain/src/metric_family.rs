@@ -51,6 +51,8 @@ pub enum Family {
     Workers,
     /// Whether a queue is paused.
     Paused,
+    /// Whether a queue is the dead-letter queue of another one.
+    DeadLetterQueue,
     /// Schedules by state.
     Schedules,
     /// The time since maintenance ran last, by service.
@@ -67,7 +69,7 @@ pub enum Family {
 
 impl Family {
     /// All of them, in the order in which they are reported.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Documents,
         Self::OldestReady,
         Self::PlannedOverdue,
@@ -81,6 +83,7 @@ impl Family {
         Self::Run,
         Self::Workers,
         Self::Paused,
+        Self::DeadLetterQueue,
         Self::Schedules,
         Self::MaintenanceAge,
         Self::MaintenanceFailing,
@@ -110,6 +113,7 @@ impl Family {
             Self::Run => "fetchq_run_seconds",
             Self::Workers => "fetchq_workers",
             Self::Paused => "fetchq_queue_paused",
+            Self::DeadLetterQueue => "fetchq_dead_letter_queue",
             Self::Schedules => "fetchq_schedules",
             Self::MaintenanceAge => "fetchq_maintenance_last_run_age_seconds",
             Self::MaintenanceFailing => "fetchq_maintenance_failing_jobs",
@@ -157,6 +161,9 @@ impl Family {
             Self::Wait => "How long documents were due before they were picked",
             Self::Run => "How long documents were active before their worker settled them",
             Self::Workers => "Connected sessions that have picked documents of a queue",
+            Self::DeadLetterQueue => {
+                "1 for a queue that is the dead-letter queue of another one, 0 for others"
+            }
             Self::Paused => "1 for a paused queue, 0 for others",
             Self::Schedules => "Schedules by state: active, paused, failing, ended",
             Self::MaintenanceAge => {

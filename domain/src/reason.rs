@@ -200,6 +200,8 @@ pub struct Facts<'a> {
     pub subject: &'a str,
     pub now: i64,
     pub is_paused: bool,
+    /// Another queue sends its dead letters here.
+    pub is_dead_letter_queue: bool,
     pub cap: Option<Cap>,
     pub rate: Option<Rate>,
     /// None: that is not known.
@@ -283,7 +285,11 @@ impl Facts<'_> {
             found.extend(self.rate.as_ref().and_then(|rate| self.over_rate(rate)));
             // Somebody has it.
             let workers = self.workers.as_ref().filter(|_| doc.holder.is_none());
-            found.extend(workers.and_then(|workers| self.no_worker(doc.version, workers)));
+            let no_worker = workers.and_then(|workers| self.no_worker(doc.version, workers));
+            found.extend(match self.is_dead_letter_queue {
+                true => no_worker.map(|_| self.dead_letter(doc)),
+                false => no_worker,
+            });
         }
         found
     }
@@ -521,6 +527,16 @@ impl Facts<'_> {
         Because::new(Reason::DeadLetter, detail, hint).since(Some(at))
     }
 
+    /// A document of a dead-letter queue that no worker takes: none has to.
+    fn dead_letter(&self, doc: &Doc) -> Because {
+        let detail = "It is in a dead-letter queue, where it waits for somebody to look at it.";
+        let hint = format!(
+            "Bring back what is there: select fetchq.queue_redrive({})",
+            literal(self.queue)
+        );
+        Because::new(Reason::DeadLetter, detail.to_owned(), hint).since(Some(doc.at))
+    }
+
     fn absent(&self) -> Because {
         let detail = "There is no such document: it was dropped, or never put, or the transaction that puts it is open.";
         let hint = format!(
@@ -568,6 +584,7 @@ mod tests {
             subject: "o'hara",
             now: 100,
             is_paused: false,
+            is_dead_letter_queue: false,
             cap: None,
             rate: None,
             workers: None,
@@ -658,6 +675,9 @@ mod tests {
         workers.sessions = 0;
         facts.workers = Some(workers);
         assert_eq!(codes(&facts), ["no_worker"]);
+        // Nobody has to work on dead letters.
+        facts.is_dead_letter_queue = true;
+        assert_eq!(codes(&facts), ["dead_letter"]);
     }
 
     #[test]

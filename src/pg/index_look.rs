@@ -121,16 +121,29 @@ pub struct PickScan<'a> {
 }
 
 /// What a pick index has. Times are in microseconds since 2000.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone)]
 pub struct PickLook {
     /// How many documents are due, as far as they were counted.
     pub due: u32,
     /// When the first one was due.
     pub first_due: Option<i64>,
+    /// The versions that have due documents, and when the first of each was due.
+    pub due_versions: Vec<(i32, i64)>,
     /// How many documents are due later, as far as they were counted.
     pub later: u32,
     /// When the first one is due.
     pub first_later: Option<i64>,
+}
+
+impl PickLook {
+    /// Adds the first due document of a level. The levels of a version follow one another.
+    fn add_due(&mut self, version: i32, time: i64) {
+        self.first_due = Some(self.first_due.map_or(time, |first| first.min(time)));
+        match self.due_versions.last_mut() {
+            Some((last, first)) if *last == version => *first = time.min(*first),
+            _ => self.due_versions.push((version, time)),
+        }
+    }
 }
 
 /// Looks at all levels of a pick index. None when the index is locked or was changed, or when there
@@ -156,7 +169,7 @@ pub fn look_at_picks(
             look: PickLook::default(),
         };
         let is_complete = walks.visit_levels(scan, budget).is_some();
-        let look = walks.look;
+        let look = std::mem::take(&mut walks.look);
         drop(walks);
         for _ in 0..3 {
             pg_sys::UnlockRelationOid(index, pg_sys::AccessShareLock as i32);
@@ -242,7 +255,7 @@ impl PickWalks {
                     }
                     if !found {
                         found = true;
-                        look.first_due = Some(look.first_due.map_or(time, |first| first.min(time)));
+                        look.add_due(version, time);
                     }
                     look.due = (look.due + 1).min(scan.max_due);
                     look.due < scan.max_due

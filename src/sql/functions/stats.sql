@@ -22,7 +22,8 @@ create type fetchq.queue_stat as (
     run_p50 interval,
     run_p95 interval,
     run_p99 interval,
-    is_paused boolean
+    is_paused boolean,
+    is_dead_letter_queue boolean
 );
 comment on type fetchq.queue_stat is 'A row of fetchq.queue_stats()';
 

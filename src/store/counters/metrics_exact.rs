@@ -72,6 +72,9 @@ const COLUMNS: [&str; 5] = ["queue_id", "version", "n", "event", "bucket"];
 /// The metric of the versions that are not counted one by one. It exists once there are any.
 const OTHER_VERSIONS: &str = "v_other";
 
+/// The metric of documents that were picked.
+const PICKED: &str = "pkd";
+
 /// Locks a table of fetchq as a reader does, unless that must wait. Returns whether it has the lock.
 pub fn try_lock(table: &str) -> bool {
     relation::lookup("fetchq", table)
@@ -87,6 +90,9 @@ pub struct Counted {
     pub wait: Histogram,
     /// The runs of the period.
     pub run: Histogram,
+    /// When documents were picked last, in microseconds since 2000. What is packed counts as of its pack,
+    /// seconds later. None: never.
+    pub picked_at: Option<i64>,
 }
 
 impl Counted {
@@ -208,10 +214,15 @@ impl Reading {
         let mut all: Vec<Counted> = ids.iter().map(|_| Counted::default()).collect();
         let places = places_of(names);
         self.each_packed(Some(names).filter(|_| !are_all), |queue, metric, packed| {
-            if let (Some(metric), Some(at)) = (place_of(metric), places.get(queue)) {
-                all[*at].counters[metric] += packed.value;
+            if let (Some(place), Some(at)) = (place_of(metric), places.get(queue)) {
+                let counted = &mut all[*at];
+                counted.counters[place] += packed.value;
+                if metric == PICKED {
+                    counted.picked_at = packed.updated_at;
+                }
             }
         });
+        let picked = place_of(PICKED);
         let places = places_of(ids);
         if let Some(period) = period.filter(|_| self.has_times) {
             let some = Some(ids).filter(|_| !are_all);
@@ -228,6 +239,9 @@ impl Reading {
             let effects = Effects::of(events.code);
             for (metric, sign) in effects.signs() {
                 all[*at].counters[metric] += sign * events.n;
+                if Some(metric) == picked {
+                    all[*at].picked_at = Some(now);
+                }
             }
             if let (Some(bucket), Some(_)) = (events.bucket, period) {
                 all[*at].add_times(effects.timing(), bucket, events.n);

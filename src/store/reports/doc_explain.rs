@@ -68,6 +68,7 @@ fn read_facts<'a>(spi: &Spi, name: &'a QueueName, subject: &'a str) -> Result<Fa
         subject,
         now,
         is_paused: false,
+        is_dead_letter_queue: false,
         cap: None,
         rate: None,
         workers: None,
@@ -108,9 +109,14 @@ fn read_facts<'a>(spi: &Spi, name: &'a QueueName, subject: &'a str) -> Result<Fa
             }
         });
         facts.workers = workers(spi, name, &queue, table.to_u32());
+        let sources = spi.once_latest(FIND_SOURCE, &[Arg::from(name.as_str())]);
+        facts.is_dead_letter_queue = !sources.is_empty();
     }
     Ok(facts)
 }
+
+// A queue whose dead letters go to the queue $1.
+const FIND_SOURCE: &str = "select from fetchq.queues q where q.dead_letter {=} $1 limit 1";
 
 /// Who works on a queue. None on a standby, which does not see the sessions of the primary.
 fn workers(spi: &Spi, name: &QueueName, queue: &QueueInfo, table: u32) -> Option<Workers> {

@@ -1,13 +1,20 @@
 //! What is late in the queues of a database: planned documents that should be pending, leases that
-//! should have been taken back, and since when documents are ready. `status.rs` prints it.
+//! should have been taken back, since when documents are ready, and which queues have ready documents and
+//! no worker. `status.rs` prints it.
 //!
 //! A ready floor in the future proves that nothing is due before it. Where there is no such floor,
 //! the index itself is read. What could not be read is reported as unknown.
 
 use crate::domain::status::Status;
+use crate::pg::index_look::PickLook;
+use crate::pg::session;
 use crate::ready::floors::KnownFloor;
 use crate::ready::key::Index;
-use crate::store::reports::read::{Budget, Found, Sight, State};
+use crate::settings;
+use crate::signals::waiters::waiters;
+use crate::store::counters::metrics_exact::try_lock;
+use crate::store::reports::read::{Budget, Found, Queue, Sight, State};
+use crate::store::upkeep::worker_sessions;
 
 /// A document counts as late when it has been due for this time: microseconds. The background
 /// worker runs within milliseconds; a second is what a loaded machine may take.
@@ -18,7 +25,7 @@ const LATE_US: i64 = 1_000_000;
 const LOOK_COST: u32 = 10;
 
 /// Queues that a report names; the others are counted.
-const MAX_NAMES: usize = 3;
+pub const MAX_NAMES: usize = 3;
 
 /// What is known of the documents of one status in all queues. Times are in microseconds since
 /// 2000.
@@ -82,19 +89,84 @@ fn list<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Option<String> {
     }
 }
 
-/// What is late in the queues of this database, and since when documents are ready.
+/// Documents that are ready, and that no worker takes.
+#[derive(Debug)]
+pub struct Unattended {
+    id: i32,
+    pub queue: String,
+    /// The version of the document that has waited longest.
+    pub version: i32,
+    /// How many documents of the queue are pending.
+    pub pending: i64,
+    /// Since when the first one waits for a worker.
+    pub since: i64,
+    /// When a document of the queue was leased last. None: never.
+    pub picked_at: Option<i64>,
+    /// The other versions that workers wait for.
+    pub awaited: Vec<i32>,
+}
+
+/// The documents in a dead-letter queue.
+#[derive(Debug)]
+pub struct DeadLetters {
+    pub queue: String,
+    /// How many there are.
+    pub number: i64,
+    /// Since when the oldest one is there. None where that is not known.
+    pub since: Option<i64>,
+}
+
+/// What is known of the workers of all queues.
+#[derive(Debug, Default)]
+pub struct Workers {
+    /// What no worker takes, with what has waited longest at the front.
+    pub unattended: Vec<Unattended>,
+    /// The queues of which it is not known.
+    unknown: Vec<String>,
+}
+
+impl Workers {
+    /// Names the queues of which it is not known whether they have a worker; None when there are none.
+    pub fn unknown_queues(&self) -> Option<String> {
+        list(self.unknown.iter().map(String::as_str))
+    }
+
+    /// Leaves out what a worker may have leased in a transaction that is open.
+    fn finish(&mut self) {
+        if self.unattended.is_empty() {
+            return;
+        }
+        if !try_lock("worker_sessions") {
+            let unknown = self.unattended.drain(..).map(|found| found.queue);
+            self.unknown.extend(unknown);
+            return;
+        }
+        let ids = self.unattended.iter().map(|found| found.id).collect();
+        let busy = worker_sessions::with_open_transactions(ids);
+        self.unattended.retain(|found| !busy.contains(&found.id));
+        self.unattended.sort_by_key(|found| found.since);
+    }
+}
+
+/// What is late in the queues of this database, since when documents are ready, and who takes them.
 #[derive(Debug, Default)]
 pub struct Report {
     pub planned: Lateness,
     pub leased: Lateness,
     /// When the oldest document that is known to be ready became ready, in microseconds since
-    /// 2000. Only queues whose floors are known are looked at.
+    /// 2000. Those in dead-letter queues do not count.
     pub ready_since: Option<i64>,
     /// The queues whose first ready document is due at -infinity. They say nothing about the age of
     /// the others.
     always_ready: Vec<String>,
     /// All queues with ready documents were looked at.
     pub is_ready_known: bool,
+    /// None where they are not looked for: on a standby, which does not see them, and without
+    /// `fetchq.no_worker_after`.
+    pub workers: Option<Workers>,
+    /// The dead-letter queues that have documents, in the order of their names. None where the counters are
+    /// locked.
+    pub dead_letters: Option<Vec<DeadLetters>>,
 }
 
 impl Report {
@@ -106,8 +178,11 @@ impl Report {
 
 /// Looks for what is late, as of `now` (microseconds since 2000).
 pub fn report(state: &State, now: i64) -> Report {
+    let patience = settings::no_worker_after_us().filter(|_| !session::is_standby());
     let mut report = Report {
         is_ready_known: true,
+        workers: patience.map(|_| Workers::default()),
+        dead_letters: state.is_counted.then(Vec::new),
         ..Report::default()
     };
     state.look(
@@ -115,23 +190,92 @@ pub fn report(state: &State, now: i64) -> Report {
         |_| true,
         |sight| !is_settled(sight, now),
         |sight, budget| {
-            let name = &sight.queue.name;
+            let queue = sight.queue;
             let planned = first_due(sight, Status::Planned, now, budget);
-            report.planned.add(name, planned, now);
+            report.planned.add(&queue.name, planned, now);
             let leased = first_due(sight, Status::Active, now, budget);
-            report.leased.add(name, leased, now);
-            let ready = first_ready(sight, now, budget);
-            report.is_ready_known &= ready.is_some();
-            match ready {
-                Some(Found::At(i64::MIN)) => report.always_ready.push(name.clone()),
-                Some(Found::At(at)) => report.ready_since = earlier(report.ready_since, at),
-                _ => {}
+            report.leased.add(&queue.name, leased, now);
+            let picks = ready(sight, now, budget);
+            if queue.is_dead_letter_queue {
+                if let Some(all) = &mut report.dead_letters {
+                    all.extend(dead_letters(queue, picks.as_ref()));
+                }
+                return;
+            }
+            report.is_ready_known &= picks.is_some();
+            match picks.as_ref().and_then(|picks| picks.first_due) {
+                Some(i64::MIN) => report.always_ready.push(queue.name.clone()),
+                Some(at) => report.ready_since = earlier(report.ready_since, at),
+                None => {}
+            }
+            if let Some((patience, workers)) = patience.zip(report.workers.as_mut()) {
+                match &picks {
+                    _ if !queue.is_active => {}
+                    Some(picks) if queue.counted.is_some() => {
+                        let limit = now.saturating_sub(patience);
+                        workers.unattended.extend(unattended(queue, picks, limit));
+                    }
+                    _ => workers.unknown.push(queue.name.clone()),
+                }
             }
         },
     );
     report.planned.finish();
     report.leased.finish();
+    if let Some(workers) = &mut report.workers {
+        workers.finish();
+    }
     report
+}
+
+/// The documents that no worker takes, and that have been ready since before `limit`. None where there
+/// are none, where a document of the queue is leased or was leased since then, and where a worker waits
+/// for their version.
+///
+/// A worker that polls has no sign but its leases. So this says nothing of a version that none takes as
+/// long as the others are leased.
+fn unattended(queue: &Queue, picks: &PickLook, limit: i64) -> Option<Unattended> {
+    let counted = queue.counted.as_ref()?;
+    if counted.counter("act") > 0 || queue.permits == Some(0) {
+        return None;
+    }
+    let since = |due: i64| due.max(queue.usable_since);
+    let is_old = |(_, due): &&(i32, i64)| since(*due) < limit;
+    picks.due_versions.iter().find(is_old)?;
+    let awaited = queue
+        .table
+        .zip(waiters())
+        .map(|(table, waiters)| waiters.awaited_versions(session::database(), table.to_u32()));
+    let awaited = awaited.unwrap_or_default();
+    if awaited.is_empty() && counted.picked_at.is_some_and(|at| at >= limit) {
+        return None;
+    }
+    let old = picks.due_versions.iter().filter(is_old);
+    let alone = old.filter(|(version, _)| !awaited.contains(version));
+    let (version, due) = *alone.min_by_key(|(_, due)| *due)?;
+    Some(Unattended {
+        id: queue.id,
+        queue: queue.name.clone(),
+        version,
+        pending: counted.counter("pnd"),
+        since: since(due),
+        picked_at: counted.picked_at.filter(|_| counted.counter("pkd") > 0),
+        awaited,
+    })
+}
+
+/// What is in a dead-letter queue; None when there is nothing.
+fn dead_letters(queue: &Queue, picks: Option<&PickLook>) -> Option<DeadLetters> {
+    let counted = queue.counted.as_ref()?;
+    let number = ["pnd", "pln", "act"].map(|metric| counted.counter(metric));
+    let number: i64 = number.iter().sum();
+    (number > 0).then(|| DeadLetters {
+        queue: queue.name.clone(),
+        number,
+        since: picks
+            .and_then(|picks| picks.first_due)
+            .filter(|at| *at != i64::MIN),
+    })
 }
 
 fn due_floor(sight: &Sight, status: Status) -> Option<i64> {
@@ -146,11 +290,16 @@ fn ready_floors<'a>(sight: &'a Sight, now: i64) -> impl Iterator<Item = &'a Know
     picks.filter(move |floor| floor.view.floor.next_iteration() < now)
 }
 
-/// Returns whether the floors prove that nothing is due and nothing is ready.
+/// Returns whether the floors prove that nothing is due, and whether nothing is ready.
 fn is_settled(sight: &Sight, now: i64) -> bool {
     let is_future = |status| due_floor(sight, status).is_some_and(|time| time >= now);
-    [Status::Planned, Status::Active].into_iter().all(is_future)
-        && ready_floors(sight, now).next().is_none()
+    [Status::Planned, Status::Active].into_iter().all(is_future) && !may_have_ready(sight, now)
+}
+
+/// Returns whether documents of a queue may be ready: by the counters, or by the floors of what plain SQL
+/// has written.
+fn may_have_ready(sight: &Sight, now: i64) -> bool {
+    sight.queue.may_have("pnd") || ready_floors(sight, now).next().is_some()
 }
 
 /// Returns what is known of the first document of a status in the due index; None when nothing is.
@@ -162,21 +311,11 @@ fn first_due(sight: &mut Sight, status: Status, now: i64, budget: &mut Budget) -
     }
 }
 
-/// Returns what is known of the first ready document of a queue, of all versions and priorities
-/// that have floors; None when something is not known.
-fn first_ready(sight: &mut Sight, now: i64, budget: &mut Budget) -> Option<Found> {
-    sight
-        .floors
-        .iter()
-        .find(|floor| floor.index == Index::Pick)?;
-    let levels = ready_floors(sight, now);
-    let levels: Vec<_> = levels.map(|floor| (floor.version, floor.view)).collect();
-    let mut first = None;
-    for (version, view) in levels {
-        let from = view.floor.next_iteration();
-        if let Found::At(at) = sight.first_ready([version, view.id], from, Some(now), budget)? {
-            first = earlier(first, at);
-        }
+/// Looks for the first ready document of each version and priority of a queue. None where that is not
+/// known.
+fn ready(sight: &mut Sight, now: i64, budget: &mut Budget) -> Option<PickLook> {
+    match may_have_ready(sight, now) {
+        false => Some(PickLook::default()),
+        true => sight.picks(now, 1, 0, budget),
     }
-    Some(first.map_or(Found::Nothing, Found::At))
 }

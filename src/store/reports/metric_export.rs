@@ -167,7 +167,7 @@ pub fn export(only: Option<Family>, out: &mut RowSink) -> Result<()> {
 }
 
 /// The metrics that are made of the statistics of queues.
-const OF_QUEUES: [Family; 12] = [
+const OF_QUEUES: [Family; 13] = [
     Family::Documents,
     Family::OldestReady,
     Family::PlannedOverdue,
@@ -180,6 +180,7 @@ const OF_QUEUES: [Family; 12] = [
     Family::Wait,
     Family::Run,
     Family::Paused,
+    Family::DeadLetterQueue,
 ];
 
 impl Export<'_> {
@@ -203,7 +204,10 @@ impl Export<'_> {
         let queues: Vec<Labelled> = all.queues.iter().map(Labelled::new).collect();
         for family in OF_QUEUES {
             let has_times = family.kind() != Kind::Histogram || all.has_times;
-            let needs_counters = !matches!(family, Family::PlannedOverdue | Family::Paused);
+            let needs_counters = !matches!(
+                family,
+                Family::PlannedOverdue | Family::Paused | Family::DeadLetterQueue
+            );
             if needs_counters && !all.is_counted || !has_times {
                 self.missing.push((family, "locked"));
             } else if self.shows(family) {
@@ -261,6 +265,9 @@ impl Export<'_> {
                 Family::Expired => add(count("exp")),
                 Family::DeadLetters => add(count("ded")),
                 Family::Paused => add(Some(f64::from(u8::from(queue.is_paused)))),
+                Family::DeadLetterQueue => {
+                    add(Some(f64::from(u8::from(queue.is_dead_letter_queue))));
+                }
                 Family::Documents => {
                     for (state, n) in
                         counted.map_or_else(Vec::new, |counted| states(queue, counted))

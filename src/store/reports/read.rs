@@ -31,7 +31,9 @@ const MAX_ENTRIES: u32 = 200_000;
 /// few dozen.
 const CHUNK_QUEUES: usize = 32;
 
-// The queues, and the permits of each that are free: all queues, or those that fulfil a condition. $1: the time. $2: their names.
+// The queues, and of each the permits that are free, whether it is the dead-letter queue of another one,
+// and since when it can be used: all queues, or those that fulfil a condition. $1: the time. $2: their
+// names.
 macro_rules! queues {
     ($some:literal) => {
         concat!(
@@ -41,8 +43,12 @@ macro_rules! queues {
                         select from fetchq.rate_permits r
                         where r.queue_id {=} q.id and r.free_at {<=} $1
                         limit q.rate_limit) free) end,
-                q.is_ordered or q.max_active_per_key is not null, q.id
-            from fetchq.queues q ",
+                q.is_ordered or q.max_active_per_key is not null, q.id,
+                t.name is not null,
+                greatest(q.created_at, pg_catalog.pg_postmaster_start_time())
+            from fetchq.queues q
+            left join (
+                select distinct s.dead_letter as name from fetchq.queues s) t on t.name {=} q.name ",
             $some,
             " order by q.name"
         )
@@ -68,7 +74,7 @@ pub fn lock_registry() -> Result<()> {
 
 /// A queue.
 pub struct Queue {
-    id: i32,
+    pub id: i32,
     pub name: String,
     pub is_active: bool,
     pub max_active: Option<i32>,
@@ -76,12 +82,25 @@ pub struct Queue {
     pub permits: Option<i64>,
     /// Documents wait for others of their key.
     pub has_key_order: bool,
+    /// It is the dead-letter queue of another one.
+    pub is_dead_letter_queue: bool,
+    /// Since when workers can use it: it was created, or the server has started, whichever was later.
+    pub usable_since: i64,
     /// None when the table does not exist, or cannot be the one of the queue.
-    table: Option<Oid>,
+    pub table: Option<Oid>,
     /// The caller may read its documents.
     pub is_readable: bool,
     /// What is counted of it. None where that could not be read without waiting.
     pub counted: Option<Counted>,
+}
+
+impl Queue {
+    /// Returns whether a counter is not 0, or not known.
+    pub fn may_have(&self, metric: &str) -> bool {
+        self.counted
+            .as_ref()
+            .is_none_or(|counted| counted.raw(metric) != 0)
+    }
 }
 
 /// The state of several queues.
@@ -181,6 +200,8 @@ fn queues(scope: &Scope, now: i64, reading: &Reading) -> Vec<Queue> {
             max_active: rows.get(row, 3),
             permits: rows.get(row, 4),
             has_key_order: rows.get(row, 5).unwrap_or(false),
+            is_dead_letter_queue: rows.get(row, 7).unwrap_or(false),
+            usable_since: rows.timestamp(row, 8).unwrap_or(i64::MAX),
             table: None,
             is_readable: false,
             counted: None,
@@ -272,22 +293,6 @@ impl Sight<'_> {
         self.first(self.indexes.due, &[status.code()], from, end, budget)
     }
 
-    /// As [`Self::first_due`], in the pick index for a version and a priority.
-    pub fn first_ready(
-        &mut self,
-        level: [i32; 2],
-        from: i64,
-        end: Option<i64>,
-        budget: &mut Budget,
-    ) -> Option<Found> {
-        let from = [
-            Column::Timestamptz(from),
-            Column::Int4(i32::MIN),
-            Column::Int8(i64::MIN),
-        ];
-        self.first(self.indexes.pick, &level, from, end, budget)
-    }
-
     fn first<const N: usize>(
         &mut self,
         index: Option<Oid>,
@@ -348,6 +353,7 @@ impl Sight<'_> {
             max_later,
         };
         let tree = self.queue.table.zip(self.indexes.pick);
+        let tree = tree.filter(|_| budget.take_look());
         let picks = tree.and_then(|(table, index)| {
             index_look::look_at_picks(table, index, &scan, &mut budget.entries)
         });

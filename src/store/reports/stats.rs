@@ -26,6 +26,8 @@ pub struct QueueStats {
     pub name: String,
     /// Nothing is picked from it.
     pub is_paused: bool,
+    /// It is the dead-letter queue of another one.
+    pub is_dead_letter_queue: bool,
     /// What is counted. None where that could not be read without waiting.
     pub counted: Option<Counted>,
     /// How many documents are pending in which way. None where it is not known.
@@ -55,7 +57,7 @@ pub fn read(scope: &Scope, period: Period, now: i64) -> AllStats {
     let state = State::read(scope, Snapshot::take, Some(period), now);
     // Where the counters are not known, there may be any documents.
     let concerns =
-        |queue: &Queue| queue.is_readable && (may_have(queue, "pnd") || may_have(queue, "pln"));
+        |queue: &Queue| queue.is_readable && (queue.may_have("pnd") || queue.may_have("pln"));
     let looks = state.look(
         0,
         concerns,
@@ -93,13 +95,6 @@ pub fn list(name: Option<&QueueName>, out: &mut RowSink) -> Result<()> {
     Ok(())
 }
 
-fn may_have(queue: &Queue, metric: &str) -> bool {
-    queue
-        .counted
-        .as_ref()
-        .is_none_or(|counted| counted.raw(metric) != 0)
-}
-
 /// What the indexes of a queue say. A part that is None is not known.
 #[derive(Default)]
 struct LookOf {
@@ -114,11 +109,11 @@ fn look(sight: &mut Sight, now: i64, budget: &mut Budget) -> LookOf {
         return LookOf::default();
     }
     LookOf {
-        picks: match may_have(queue, "pnd") {
+        picks: match queue.may_have("pnd") {
             false => Some(PickLook::default()),
             true => look_at_pending(sight, now, budget),
         },
-        planned: match may_have(queue, "pln") {
+        planned: match queue.may_have("pln") {
             false => Some(None),
             true => first_planned(sight, budget),
         },
@@ -204,6 +199,7 @@ fn stats_of(mut queue: Queue, look: &LookOf, now: i64) -> QueueStats {
     };
     QueueStats {
         is_paused: !queue.is_active,
+        is_dead_letter_queue: queue.is_dead_letter_queue,
         name: queue.name,
         counted,
         pending: state,
@@ -243,5 +239,6 @@ fn row(queue: &QueueStats) -> Vec<Arg> {
     );
     row.extend(PERCENTILES.map(|percent| percentile(counted.map(|counted| &counted.run), percent)));
     row.push(Arg::from(queue.is_paused));
+    row.push(Arg::from(queue.is_dead_letter_queue));
     row
 }

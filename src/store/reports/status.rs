@@ -17,7 +17,7 @@ use crate::store::queues::data_owner;
 use crate::store::queues::queue_places;
 use crate::store::queues::rights::Scope;
 use crate::store::queues::statement::render_shared;
-use crate::store::reports::lateness::{self, Report};
+use crate::store::reports::lateness::{self, MAX_NAMES, Report, Workers};
 use crate::store::reports::read::{Queue, State};
 
 /// What the statement cannot read: the state of the server and of its shared memory, and what is
@@ -51,8 +51,8 @@ struct ServerState {
     stats: Stats,
     /// What is late, and what is ready.
     report: Report,
-    /// How many documents are pending, and how many of them in paused queues. None when the counters
-    /// are locked.
+    /// How many documents are pending, and how many of them in paused queues; those in dead-letter queues
+    /// do not count. None when the counters are locked.
     pending: Option<(i64, i64)>,
 }
 
@@ -69,7 +69,12 @@ struct ServerState {
 // $29: whether as many background workers run as may run at a time, $30: whether the shared memory
 // has no room for this database, $31: how many documents are pending, and $32: in paused queues; NULL
 // when the counters are locked, $33: the queues in which a document is ready since -infinity, $34: the
-// caller, $35 and $36: of how many queues the planned documents, and the leases, are known.
+// caller, $35 and $36: of how many queues the planned documents, and the leases, are known, $37: the state
+// of the workers, $38 to $43: of the first queues without a worker the name, the version, how many
+// documents are pending, since when, when one was leased last, and the versions that are awaited, $44: how
+// many more there are, $45: the queues of which this is not known, $46: the state of the dead letters, $47
+// to $49: of the first dead-letter queues the name, how many documents they have, and since when, $50: how
+// many more there are. Times in arrays are in microseconds since 2000, or the least number.
 const STATUS: &str = "
 -- What keeps the server from removing dead rows of this database. A snapshot of another database
 -- does not; the snapshots of all databases begin at the oldest transaction with an ID. A lazy vacuum
@@ -266,6 +271,31 @@ select component, state, detail, hint from (
         -- A queue that is here is served here, whatever is recorded.
         where not exists (select from fetchq.queues q where q.name {=} e.queue)) p
     union all
+    select 19, 'workers', $37,
+        case when $37 {<>} 'fine' then pg_catalog.concat_ws('; ',
+            pg_catalog.string_agg(
+                pg_catalog.format('\"%s\"', w.queue)
+                {||} case when w.version {<>} 0 then pg_catalog.format(' (version %s)', w.version) else '' end
+                {||} pg_catalog.format(': %s pending, the first has waited since %s, and ', w.pending, w.since)
+                {||} case when w.awaited {<>} '' then 'workers wait for version ' {||} w.awaited
+                    else 'no worker waits for it or has leased from it' {||} coalesce(' since ' {||} w.picked_at, '') end,
+                '; ' order by w.n)
+                {||} case when $44 {>} 0 then pg_catalog.format('; and %s more', $44) else '' end,
+            case when $37 {=} 'off' then 'fetchq.no_worker_after is -1'
+                when $17 then 'known on the primary only' else 'not known for ' {||} $45 end) end,
+        case when $37 {=} 'missing' then pg_catalog.format(
+            'Start a worker; it leases with select * from fetchq.doc_lease(%L%s). If one runs, see whether it names another queue or another version: fetchq.doc_explain() says why a document waits.',
+            pg_catalog.min(w.queue) filter (where w.n {=} 1),
+            pg_catalog.min(', version => ' {||} w.version) filter (where w.n {=} 1 and w.version {<>} 0)) end
+    from (
+        select u.n, u.queue, u.version, u.pending, u.awaited,
+            {since} u.since {micros} as since,
+            case when u.picked_at {>} {never} then {since} u.picked_at {micros} end as picked_at
+        from rows from (pg_catalog.unnest($38::pg_catalog.text[]), pg_catalog.unnest($39::pg_catalog.int4[]),
+            pg_catalog.unnest($40::pg_catalog.int8[]), pg_catalog.unnest($41::pg_catalog.int8[]),
+            pg_catalog.unnest($42::pg_catalog.int8[]), pg_catalog.unnest($43::pg_catalog.text[]))
+            with ordinality u (queue, version, pending, since, picked_at, awaited, n)) w
+    union all
     select 20, 'backlog', case when $31 {>} 0 or $11 is not null or $33 is not null then 'waiting'
             when $31 is null then 'unknown' else 'none' end,
         coalesce($31::pg_catalog.text {||} ' pending', 'not known')
@@ -304,6 +334,17 @@ select component, state, detail, hint from (
             case when $23::pg_catalog.text {<>} '' then $23 end, $13::pg_catalog.timestamptz, $36::pg_catalog.int8)
     ) d (n, component, status, since, queues, unknown, next, known)
     union all
+    select 23, 'dead letters', $46,
+        pg_catalog.string_agg(
+            pg_catalog.format('%s in dead-letter queue \"%s\"', d.number, d.queue)
+                {||} case when d.since {>} {never} then ' since ' {||} ({since} d.since {micros}) else '' end,
+            ', ' order by d.n)
+            {||} case when $50 {>} 0 then pg_catalog.format(' and %s more', $50) else '' end,
+        null
+    from rows from (pg_catalog.unnest($47::pg_catalog.text[]), pg_catalog.unnest($48::pg_catalog.int8[]),
+        pg_catalog.unnest($49::pg_catalog.int8[]))
+        with ordinality d (queue, number, since, n)
+    union all
     select 30, 'counter log',
         case when t.bytes {>} (64 {*} 1024 {*} 1024) then 'long' else 'short' end, t.size,
         case when t.bytes {>} (64 {*} 1024 {*} 1024)
@@ -328,6 +369,44 @@ select component, state, detail, hint from (
 ) s
 order by n";
 
+/// `STATUS` with the words that make a time of one in an array.
+fn statement() -> String {
+    let sql = STATUS
+        .replace(
+            "{since}",
+            "(pg_catalog.timestamptz '2000-01-01 00:00:00+00' {+} (interval '1 microsecond' {*}",
+        )
+        .replace("{micros}", "::pg_catalog.float8))")
+        .replace("{never}", "bigint '-9223372036854775808'");
+    render_shared(&sql)
+}
+
+/// A property of each of the first elements, as many as a report names.
+fn each<'a, T, P>(all: &'a [T], property: impl Fn(&'a T) -> P) -> Vec<P> {
+    all.iter().take(MAX_NAMES).map(property).collect()
+}
+
+/// How many there are that a report does not name.
+fn more<T>(all: &[T]) -> i64 {
+    all.len().saturating_sub(MAX_NAMES) as i64
+}
+
+fn comma_separated(versions: &[i32]) -> String {
+    let versions: Vec<String> = versions.iter().map(i32::to_string).collect();
+    versions.join(", ")
+}
+
+/// The state of the row `workers`.
+fn workers_state(state: &ServerState) -> &'static str {
+    match &state.report.workers {
+        _ if state.is_standby => "unknown",
+        None => "off",
+        Some(workers) if !workers.unattended.is_empty() => "missing",
+        Some(workers) if workers.unknown_queues().is_some() => "unknown",
+        Some(_) => "fine",
+    }
+}
+
 /// Writes the rows of `fetchq.status()` from what `collect` has found. `version` is that of the
 /// library.
 fn write_rows(version: &str, state: &ServerState, out: &mut RowSink) {
@@ -337,6 +416,9 @@ fn write_rows(version: &str, state: &ServerState, out: &mut RowSink) {
         [lateness.late_queues(), lateness.unknown_queues()].map(Option::unwrap_or_default)
     });
     let always_ready = report.always_ready_queues();
+    let workers = report.workers.as_ref();
+    let absent = workers.map_or(&[][..], |workers| &workers.unattended);
+    let dead_letters = report.dead_letters.as_deref().unwrap_or_default();
     let ran = || {
         let services = Task::ALL.into_iter().zip(state.last);
         services.filter_map(|(task, last)| Some((task, last?)))
@@ -378,23 +460,42 @@ fn write_rows(version: &str, state: &ServerState, out: &mut RowSink) {
         Arg::oid(role::current()),
         Arg::from(report.planned.known_queues),
         Arg::from(report.leased.known_queues),
+        Arg::from(workers_state(state)),
+        Arg::from(each(absent, |found| found.queue.as_str())),
+        Arg::from(each(absent, |found| found.version)),
+        Arg::from(each(absent, |found| found.pending)),
+        Arg::from(each(absent, |found| found.since)),
+        Arg::from(each(absent, |found| found.picked_at.unwrap_or(i64::MIN))),
+        Arg::from(each(absent, |found| comma_separated(&found.awaited))),
+        Arg::from(more(absent)),
+        Arg::from(workers.and_then(Workers::unknown_queues).as_deref()),
+        Arg::from(match &report.dead_letters {
+            None => "unknown",
+            Some(all) if all.is_empty() => "none",
+            Some(_) => "waiting",
+        }),
+        Arg::from(each(dead_letters, |dead| dead.queue.as_str())),
+        Arg::from(each(dead_letters, |dead| dead.number)),
+        Arg::from(each(dead_letters, |dead| dead.since.unwrap_or(i64::MIN))),
+        Arg::from(more(dead_letters)),
     ];
     spi::connect(|spi| {
         // What `collect` has found is as of now, so this has to be, too.
-        let rows = spi.once_latest(&render_shared(STATUS), &args);
+        let rows = spi.once_latest(&statement(), &args);
         out.extend(&rows);
     });
 }
 
-/// Counts the pending documents of all queues, and those of paused queues. None when the counters are
-/// locked.
+/// Counts the pending documents of all queues but dead-letter queues, and those of paused queues. None when
+/// the counters are locked.
 fn pending(state: &State) -> Option<(i64, i64)> {
     let pending = |queue: &Queue| queue.counted.as_ref().map_or(0, |all| all.counter("pnd"));
-    let paused = state.queues.iter().filter(|queue| !queue.is_active);
-    state.is_counted.then(|| {
-        let all = state.queues.iter().map(pending).sum();
-        (all, paused.map(pending).sum())
-    })
+    let queues = state.queues.iter();
+    let queues = queues.filter(|queue| !queue.is_dead_letter_queue);
+    let paused = queues.clone().filter(|queue| !queue.is_active);
+    state
+        .is_counted
+        .then(|| (queues.map(pending).sum(), paused.map(pending).sum()))
 }
 
 /// Collects what the shared memory, the settings and the indexes say, as of `now` (microseconds

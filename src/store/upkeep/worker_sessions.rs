@@ -178,6 +178,24 @@ const COUNT_SESSIONS: &str = "select pg_catalog.count(distinct w.pid)
         on a.pid {=} w.pid and coalesce(a.backend_start {=} w.backend_start, true)
     where w.binding {=} any ('{0,1,2,3}'::pg_catalog.int4[]) and w.queue_id {=} $1";
 
+// Index: (binding, queue_id), which needs all bindings. The queues of which sessions have leased documents
+// that have a transaction open. $1: the ids of queues.
+const LIST_BUSY: &str = "select distinct w.queue_id
+    from fetchq.worker_sessions w
+    join pg_catalog.pg_stat_get_activity(null) a
+        on a.pid {=} w.pid and coalesce(a.backend_start {=} w.backend_start, true)
+    where w.binding {=} any ('{0,1,2,3}'::pg_catalog.int4[]) and w.queue_id {=} any ($1)
+        and a.pid {<>} pg_catalog.pg_backend_pid() and coalesce(a.state {<>} 'idle', true)";
+
+/// Of some queues, given by their ids, those of which other sessions have leased documents that have a
+/// transaction open now: it may have leased a document. Where the state of a session is hidden, it counts.
+pub fn with_open_transactions(queues: Vec<i32>) -> Vec<i32> {
+    spi::connect(|spi| {
+        let rows = spi.once_latest(LIST_BUSY, &[Arg::from(queues)]);
+        (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+    })
+}
+
 /// How many leased documents are looked at for their versions. Not measured: some milliseconds.
 const MAX_LEASED: i64 = 10_000;
 

@@ -61,6 +61,7 @@ mod stats_exact;
 mod status;
 mod status_components;
 mod status_horizon;
+mod status_workers;
 mod time_limits;
 mod unnoted;
 mod untyped;

@@ -70,6 +70,14 @@ select count(*) from fetchq.doc_pick('rq_stat_order', 0, 1, '1h');
 select test.stat('rq_stat_order');
 select was_dropped from fetchq.queue_drop('rq_stat_order');
 
+-- The dead-letter queue of another one is known as such.
+select was_created from fetchq.queue_create('rq_stat_source', '{"dead_letter": "rq_stat"}');
+select queue, is_dead_letter_queue from fetchq.queue_stats() where queue like 'rq_stat%' order by queue;
+select labels ->> 'queue' as queue, value from fetchq.metric_export('fetchq_dead_letter_queue') where labels ->> 'queue' like 'rq_stat%' order by 1;
+select from fetchq.queue_configure('rq_stat_source', '{"dead_letter": null}');
+select is_dead_letter_queue from fetchq.queue_stats('rq_stat');
+select was_dropped from fetchq.queue_drop('rq_stat_source');
+
 -- A read-only transaction, and one with an old snapshot.
 begin read only;
 select test.stat('rq_stat') is not null;

@@ -140,9 +140,11 @@ async fn status_and_progress() {
         "maintenance: retention: fine",
         "schedules: none",
         "places: none",
+        "workers: fine",
         "backlog: none",
         "planned: in time",
         "leases: in time",
+        "dead letters: none",
         "counter log: short",
         "horizon: free",
     ];
