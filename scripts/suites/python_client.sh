@@ -16,8 +16,8 @@ one pyright "$bin/pyright" --pythonpath "$bin/python"
 
 rc=0
 # The timeout ends tests that hang.
-keep "$SCRATCH" timeout -k 10 300 "$bin/python" -m pytest -q -p no:cacheprovider || rc=$?
-number() { tail -n 1 "$SCRATCH" | sed -nE "s/.*[ =]([0-9]+) $1.*/\\1/p" | grep . || echo 0; }
+keep "$SCRATCH" timeout -k 10 300 "$bin/python" -m pytest -q --durations=10 -p no:cacheprovider || rc=$?
+number() { tail -n 1 "$SCRATCH" | sed -nE "s/(.*[ =])?([0-9]+) $1.*/\\2/p" | grep . || echo 0; }
 bad=$(($(number failed) + $(number 'errors?')))
 if ((rc != 0 && bad == 0)); then bad=1; fi
 count "$(number passed)" "$bad" "$(number skipped)"

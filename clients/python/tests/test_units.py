@@ -481,3 +481,41 @@ def test_an_unknown_task_is_left_to_others_for_longer_each_time() -> None:
     assert [job.task for job in jobs] == [known]
     call = engine.take_call(1.0)
     assert call is not None and '"action":"snooze","delay":"10.000000 seconds"' in call.query.values["settlements"]
+
+
+def test_a_conflict_that_stays_keeps_no_other_document_waiting() -> None:
+    class Conflict(Exception):
+        sqlstate = "40001"
+
+    engine = make()
+    job = lease(engine, 0.0, row("bad"))[0]
+    engine.begin(job, 0.0)
+    engine.ended(job, [Complete()], 1.0)
+    now = 1.0
+    for _ in range(3):
+        now += 1
+        call = engine.take_call(now)
+        assert call is not None and len(call.settled) == 1
+        engine.failed(call, Conflict(), now)
+    engine.waited(engine.groups[0], ("ready", "a", None, 1), now)
+    call = engine.take_call(now)
+    assert call is not None and call.what == "next" and not call.settled
+    engine.answered(call, [], now)
+    again = engine.take_call(now + 1)
+    assert again is not None and again.what == "settle" and len(again.settled) == 1
+    engine.answered(again, [("bad", "settled", None)], now + 1)
+    assert not engine.runs and engine.next_call(now + 2) == math.inf
+
+
+def test_progress_is_stored_before_a_failure_is_settled() -> None:
+    engine = make()
+    job = lease(engine, 0.0, row("a"))[0]
+    engine.begin(job, 0.0)
+    engine.store_progress(job.runs[0], {"pages": 3}, None)
+    engine.ended(job, [ValueError("no")], 0.5)
+    assert engine.take_call(1.0) is None
+    beat = engine.take_beats(1.0)[0]
+    assert '"progress":{"pages":3}' in beat.query.values["list"]
+    engine.beaten(beat, [("a", "a", "extended", 1060.0, False)], 1.0)
+    call = engine.take_call(1.0)
+    assert call is not None and call.settled[0].action == "reject"

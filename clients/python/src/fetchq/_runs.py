@@ -66,7 +66,7 @@ class Slots:
 class Settled:
     """A settlement on its way. ``run`` is None for a document that was leased without our knowing."""
 
-    __slots__ = ("action", "body", "last_resort", "resent", "run")
+    __slots__ = ("action", "body", "last_resort", "resent", "run", "tries")
 
     def __init__(self, run: Run | None, body: str, action: str, last_resort: bool = False) -> None:
         self.run = run
@@ -74,6 +74,7 @@ class Settled:
         self.action = action
         self.last_resort = last_resort
         self.resent = False
+        self.tries = 0
 
 
 class Lane:
@@ -90,6 +91,8 @@ class Lane:
         self.calling = False
         self.settle: list[Settled] = []
         self.settle_at = math.inf
+        self.held: list[Settled] = []  # They conflict again and again, and must not keep the others waiting.
+        self.held_at = math.inf
         self.not_before = 0.0
         self.failures = 0
         self.isolate = 0  # The server has refused a list of this length: settle one at a time.

@@ -83,7 +83,8 @@ def was_aborted(error: BaseException) -> bool:
         if isinstance(one, (Aborted, asyncio.CancelledError)):
             return True
         seen.add(id(one))
-        one = one.__cause__ or one.__context__
+        # An error that is raised `from None` says that it has another reason.
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
     return False
 
 

@@ -128,7 +128,7 @@ class Engine:
     def _due(self, lane: Lane, now: float) -> float:
         if lane.calling or (self.gave_up and self.finished):
             return math.inf
-        due = lane.sweeps[0][0] if lane.sweeps else math.inf
+        due = min(lane.sweeps[0][0] if lane.sweeps else math.inf, lane.held_at if lane.held else math.inf)
         if lane.settle:
             due = min(due, now if lane.slots.jobs == 0 or self.stopping else lane.settle_at)
         elif (lane.ready or now >= lane.poll_at) and not self.stopping and self._room(lane) > 0:
@@ -142,6 +142,10 @@ class Engine:
             call = Call(lane, "leases", [], 0)
             call.pid = lane.sweeps.pop(0)[1]
             call.query = _sql.leases(lane.queue, self.worker, call.pid, self.settings.exclusive)
+            return call
+        if lane.held and lane.held_at <= now:
+            call = Call(lane, "settle", [lane.held.pop(0)], 0)
+            call.query = _sql.settle(lane.queue, f"[{call.settled[0].body}]")
             return call
         settled = lane.settle[:1] if lane.isolate else lane.settle[:500]
         lane.settle = lane.settle[len(settled) :]
@@ -322,8 +326,7 @@ class Engine:
                 lane.not_before = now + backoff(lane.failures)
                 self._warn_call(call, error, lane)
             elif what == "conflict":
-                some = random.uniform(0.005, 0.02) * 2 ** min(lane.failures, 6)
-                lane.not_before = now + (some if lane.failures <= 10 else backoff(lane.failures - 10))
+                self._conflict(lane, call, error, now)
             elif call.settled:
                 self._refused(lane, call, error, now)
             elif what == "config":
@@ -332,6 +335,24 @@ class Engine:
                 lane.not_before = now + backoff(lane.failures)
                 self._warn_call(call, error, lane)
             self.signal("call")
+
+    def _conflict(self, lane: Lane, call: Call, error: BaseException, now: float) -> None:
+        """Deadlocks and the like: try again at once, later alone, and then from time to time beside the others."""
+        lane.not_before = now + random.uniform(0.005, 0.02) * 2 ** min(lane.failures, 8)
+        for one in call.settled:
+            one.tries += 1
+        if not call.settled or call.settled[0].tries < 3:
+            return
+        if len(call.settled) > 1:
+            lane.isolate = len(call.settled)
+            return
+        one = lane.settle.pop(0)
+        lane.held.append(one)
+        lane.held_at = now + backoff(one.tries - 2)
+        lane.isolate = max(0, lane.isolate - 1)
+        lane.not_before = now
+        if one.tries in (3, 8):
+            logger.warning("%s: a settlement conflicts, and is repeated: %s", lane.queue, describe(error))
 
     def _warn_call(self, call: Call, error: BaseException, lane: Lane) -> None:
         level = logging.WARNING if lane.failures in (1, 5) or lane.failures % 20 == 0 else logging.DEBUG
@@ -836,7 +857,7 @@ class Engine:
                 self._release(run.job)
 
     def _tick_stop(self, now: float) -> None:
-        self.abandoned = now >= self.abandon_at
+        self.abandoned = now >= min(self.abandon_at, self.give_up_at + 10)
         if self.stop_at is math.inf:
             self.stop_at = now + self.settings.grace
             self.give_up_at = self.stop_at + self.settings.abort_grace
@@ -897,7 +918,7 @@ class Engine:
                 return True
             if not self.stopping or self.calls:
                 return False
-            left = self.runs or any(lane.settle for lane in self.lanes)
+            left = self.runs or any(lane.settle or lane.held for lane in self.lanes)
             return not left or (self.gave_up and self.down_since is not None)
 
     def _wake_all(self) -> None:
