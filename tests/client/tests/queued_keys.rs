@@ -2,6 +2,8 @@
 //! lease back or puts on it locks documents and keys in one order: no two of them fail with a deadlock, and
 //! maintenance waits for nobody.
 
+use std::cell::OnceCell;
+
 use fetchq_client_tests::{Database, Server, Session, wait_until};
 
 const SETTINGS: [&str; 2] = [r#"{"ordered": true}"#, r#"{"max_active_per_key": 2}"#];
@@ -66,13 +68,14 @@ impl Scene {
         format!("select * from fetchq.{call}")
     }
 
-    async fn waits(&self, pid: &str, statement: &str) {
+    /// Waits until a session waits for a lock. Fails if its statement ends instead: `ended` is its SQLSTATE.
+    async fn waits(&self, pid: &str, statement: &str, ended: &OnceCell<String>) {
         let is_waiting =
             format!("select wait_event_type = 'Lock' from pg_stat_activity where pid = {pid}");
-        wait_until(
-            &format!("a session waits for a lock: {statement}"),
-            async || self.observer.text(&is_waiting).await == "t",
-        )
+        wait_until(&format!("a lock is waited for: {statement}"), async || {
+            assert_eq!(ended.get(), None, "it did not wait: {statement}");
+            self.observer.text(&is_waiting).await == "t"
+        })
         .await;
     }
 
@@ -80,16 +83,22 @@ impl Scene {
     async fn at_once(&self, first: &str, second: &str, release: &str) -> (String, String) {
         let pid = "select pg_backend_pid()";
         let (one, other) = (self.one.text(pid).await, self.other.text(pid).await);
+        let ended = [OnceCell::new(), OnceCell::new()];
+        let runs = async |session: &Session, statement: &str, at: usize| {
+            let state = session.state(statement).await;
+            ended[at].set(state).expect("it ends once");
+        };
         let then = async {
-            self.waits(&one, first).await;
+            self.waits(&one, first, &ended[0]).await;
             let releases = async {
-                self.waits(&other, second).await;
+                self.waits(&other, second, &ended[1]).await;
                 self.observer.sql(release).await;
             };
-            let (second, ()) = tokio::join!(self.other.state(second), releases);
-            second
+            tokio::join!(runs(&self.other, second, 1), releases);
         };
-        tokio::join!(self.one.state(first), then)
+        tokio::join!(runs(&self.one, first, 0), then);
+        let [one, other] = ended.map(|ended| ended.into_inner().unwrap_or_default());
+        (one, other)
     }
 
     /// No key is left that has no document, and each document that is ready can be leased.
