@@ -188,7 +188,7 @@ async fn a_file_declares_queues_and_schedules() {
             .collect()
     };
 
-    let nightly = json!({"name": "nightly", "queue": "mail", "cron": "30 2 * * *"});
+    let nightly = json!({"name": "nightly", "queue": "mail", "schedule": "30 2 * * *"});
     declare(
         json!({"owner": "shop", "queues": {"mail": {"max_active": 5}}, "schedules": [nightly]}),
     );
@@ -213,9 +213,9 @@ async fn a_file_declares_queues_and_schedules() {
     assert_eq!(session.text(max).await, "6");
 
     // All or nothing.
-    let bad = json!({"name": "bad", "queue": "mail", "cron": "x"});
+    let bad = json!({"name": "bad", "queue": "mail", "schedule": "x"});
     declare(json!({"owner": "shop", "queues": {"mail": {"max_active": 7}}, "schedules": [bad]}));
-    assert!(shell.error(&["sync", &name]).contains("cron"));
+    assert!(shell.error(&["sync", &name]).contains("schedule"));
     assert_eq!(session.text(max).await, "6");
     declare(json!({"queue": {}}));
     assert!(shell.error(&["sync", &name]).contains("unknown field"));

@@ -191,7 +191,7 @@ class Group:
         self.version = version
         self.lanes = lanes
         self.first = first
-        self.mark: int | None = None
+        self.mark: list[int] | None = None
         self.call: WaitCall | None = None
         self.not_before = 0.0
         self.probe_at = 0.0

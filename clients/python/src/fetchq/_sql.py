@@ -82,7 +82,7 @@ _SETTLE = (
 _EXTEND = f"""select e.queue, e.subject, e.outcome, cast(extract(epoch from e.lease_ends) as float8), e.stop
  from fetchq.docs_extend(null, {_json("list")}, {_interval("lease")}) e"""
 _WAIT = f"""call fetchq.worker_wait(cast(:queues as text[]), {_text("worker")}, {_interval("timeout")},
- {_json("leases")}, cast(:version as int), mark => cast(:mark as bigint))"""
+ {_json("leases")}, cast(:version as int), mark => cast(:mark as bigint[]))"""
 _LEASES = f"""select l.subject, l.lease from fetchq.lease_list({_text("queue")}) l
  where l.worker = {_text("worker")} and (l.pid = cast(:pid as int) or cast(:exclusive as int) = 1)"""
 
@@ -138,7 +138,7 @@ def extend(extensions: str, lease: str | None) -> Query:
     return Query(_EXTEND, {"list": extensions, "lease": lease})
 
 
-def wait(queues: Sequence[str], worker: str, timeout: str, leases: str, version: int, mark: int | None) -> Query:
+def wait(queues: Sequence[str], worker: str, timeout: str, leases: str, version: int, mark: list[int] | None) -> Query:
     values = {"queues": list(queues), "worker": worker, "timeout": timeout}
     return Query(_WAIT, {**values, "leases": leases, "version": version, "mark": mark})
 
