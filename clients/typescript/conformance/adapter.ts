@@ -16,7 +16,7 @@ import { extract, inject } from '#internal/otel.js';
 import { encode } from '#internal/task.js';
 
 /* eslint-disable @typescript-eslint/no-unsafe-assignment, @typescript-eslint/no-unsafe-member-access,
-   @typescript-eslint/no-unsafe-argument, @typescript-eslint/no-unsafe-call, @typescript-eslint/no-explicit-any,
+   @typescript-eslint/no-unsafe-argument, @typescript-eslint/no-explicit-any,
    @typescript-eslint/no-unsafe-return -- the lines are JSON of any shape */
 type Line = Record<string, any>;
 
@@ -743,7 +743,7 @@ const commands: Record<string, (line: Line) => Promise<unknown>> = {
 
   async exit() {
     await Promise.allSettled(Array.from(workers.values(), (worker) => worker.stop({ now: true })));
-    await pool?.end().catch(() => undefined);
+    await pool.end().catch(() => undefined);
     process.exit(0);
   },
 
