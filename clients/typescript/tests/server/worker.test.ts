@@ -127,11 +127,11 @@ for (const library of LIBRARIES) {
         const value = await ctx.step('first', () => ({ runs: ++runs }));
         await ctx.progress({ percent: 50 });
         if (ctx.attempts === 1) throw new Error('half way');
-        return { value, nothing: await ctx.step('second', () => undefined) };
+        return { value, nothing: await ctx.step('second', () => null) };
       });
       await s.fq.put(task, {}, { subject: 'a' });
       await worker.start();
-      assert.deepEqual((await s.fq.wait(task, 'a')).result, { value: { runs: 1 } });
+      assert.deepEqual((await s.fq.wait(task, 'a')).result, { value: { runs: 1 }, nothing: null });
       assert.deepEqual(saved, [null, { percent: 50 }]);
       await worker.stop();
     });
