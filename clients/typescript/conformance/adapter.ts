@@ -26,6 +26,7 @@ const workers = new Map<string, client.Worker>();
 const traceChild = { now: false };
 let fq: client.Fetchq<any>;
 let pool: Pool;
+const pools: Pool[] = [];
 
 /** The pool of the application. */
 interface Pool {
@@ -507,6 +508,7 @@ const commands: Record<string, (line: Line) => Promise<unknown>> = {
   async connect(line) {
     const max = line['pool'] ?? 10;
     pool = library === 'pg' ? pgPool(line['url'], max) : postgresPool(line['url'], max, line['pooled'] ?? false);
+    pools.push(pool);
     const use: client.Plugin[] = ((line['middleware'] as string[] | null | undefined) ?? []).map(middleware);
     shared = { trace: line['trace'] ?? false, redact: line['redact'] ?? false };
     if (shared.trace) {
@@ -743,7 +745,7 @@ const commands: Record<string, (line: Line) => Promise<unknown>> = {
 
   async exit() {
     await Promise.allSettled(Array.from(workers.values(), (worker) => worker.stop({ now: true })));
-    await pool.end().catch(() => undefined);
+    await Promise.allSettled(pools.map((one) => one.end()));
     process.exit(0);
   },
 
