@@ -16,7 +16,7 @@ import { extract, inject } from '#internal/otel.js';
 import { encode } from '#internal/task.js';
 
 /* eslint-disable @typescript-eslint/no-unsafe-assignment, @typescript-eslint/no-unsafe-member-access,
-   @typescript-eslint/no-unsafe-argument, @typescript-eslint/no-unsafe-call, @typescript-eslint/no-explicit-any,
+   @typescript-eslint/no-unsafe-argument, @typescript-eslint/no-explicit-any,
    @typescript-eslint/no-unsafe-return -- the lines are JSON of any shape */
 type Line = Record<string, any>;
 
@@ -26,6 +26,7 @@ const workers = new Map<string, client.Worker>();
 const traceChild = { now: false };
 let fq: client.Fetchq<any>;
 let pool: Pool;
+const pools: Pool[] = [];
 
 /** The pool of the application. */
 interface Pool {
@@ -507,6 +508,7 @@ const commands: Record<string, (line: Line) => Promise<unknown>> = {
   async connect(line) {
     const max = line['pool'] ?? 10;
     pool = library === 'pg' ? pgPool(line['url'], max) : postgresPool(line['url'], max, line['pooled'] ?? false);
+    pools.push(pool);
     const use: client.Plugin[] = ((line['middleware'] as string[] | null | undefined) ?? []).map(middleware);
     shared = { trace: line['trace'] ?? false, redact: line['redact'] ?? false };
     if (shared.trace) {
@@ -743,7 +745,7 @@ const commands: Record<string, (line: Line) => Promise<unknown>> = {
 
   async exit() {
     await Promise.allSettled(Array.from(workers.values(), (worker) => worker.stop({ now: true })));
-    await pool?.end().catch(() => undefined);
+    await Promise.allSettled(pools.map((one) => one.end()));
     process.exit(0);
   },
 

@@ -27,8 +27,12 @@ export interface Driver<Tx = unknown> extends Executor {
   readonly name: string;
   /** How many connections the pool can have; undefined: not known. */
   readonly size?: number | undefined;
-  /** Takes a connection out of the pool. A driver without it can put, but not work. */
+  /** Runs one statement on the pool. The connection is given up when there is no answer in time. */
+  call(statement: string, values: readonly Value[], timeoutMs: number): Promise<Row[]>;
+  /** Takes a connection for long. A driver without it can put, but not work. */
   session?(): Promise<Session>;
+  /** Sessions are connections beside the pool. */
+  readonly hasOwnSessions?: boolean;
   /** Runs statements in a transaction of the caller. */
   on(tx: Tx): Executor;
   /** Opens a transaction, and commits it when the work is done. */
@@ -54,11 +58,13 @@ export function withTransactions<Tx>(
     name: base ? `${name} over ${base.name}` : name,
     size: base?.size,
     query: (statement, values) => (base ?? orm.root()).query(statement, values),
+    call: (statement, values, ms) =>
+      base ? base.call(statement, values, ms) : within(orm.root().query(statement, values), ms),
     on: orm.on,
     transaction: (work) => orm.transaction((tx) => work(tx, orm.on(tx))),
   };
   const session = base?.session?.bind(base);
-  return session ? { ...driver, session } : driver;
+  return session ? { ...driver, session, hasOwnSessions: base?.hasOwnSessions ?? false } : driver;
 }
 
 /** Takes a connection out of the pool. */
@@ -67,18 +73,17 @@ export async function open(driver: Driver): Promise<Session> {
   return driver.session();
 }
 
-/** Runs one statement on a connection of its own, which is closed when there is no answer in time. */
+/** Runs one statement on a connection of the pool, which is closed when there is no answer in time. */
 export async function callWithin(
-  driver: Driver,
+  take: () => Promise<Session>,
   ms: number,
   statement: string,
   values: readonly Value[],
 ): Promise<Row[]> {
-  if (!driver.session) return driver.query(statement, values);
   let session: Session | undefined;
   const state = { isLate: false };
   const call = (async () => {
-    const taken = await open(driver);
+    const taken = await take();
     if (state.isLate) {
       taken.release(false);
       return [];

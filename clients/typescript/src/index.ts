@@ -38,6 +38,7 @@ export {
   type OutputOf,
   type PutDoc,
   type Retry,
+  type SimpleMode,
   TASK_HEADER,
   type Task,
   type TaskOptions,

@@ -59,6 +59,8 @@ export class Job implements Context {
   action: Action = 'complete';
   /** Its own transaction is about to settle it, so it is not in the calls of others. */
   isInTransaction = false;
+  /** How often the server has refused the settlement for now. */
+  refusals = 0;
   /** The settlement is that which says that the first one is not valid. */
   isReplaced = false;
   /** Its own transaction may have settled it. */

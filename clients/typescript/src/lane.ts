@@ -3,7 +3,7 @@ import { Job } from './job.js';
 import { type Outcome, snooze } from './outcome.js';
 import * as sql from './sql.js';
 import { type Json, TASK_HEADER } from './task.js';
-import { Backoff, interval } from './time.js';
+import { Backoff, interval, jitter } from './time.js';
 import type { Row } from './driver.js';
 import type { Registration } from './registration.js';
 import type { WaitingLane } from './waiter.js';
@@ -11,6 +11,8 @@ import type { Worker } from './worker.js';
 
 /** How long a settlement waits for others while handlers run, in milliseconds. */
 const LINGER = 3;
+/** How often the settlement of one document is sent again that the server refuses for now. */
+const REFUSALS = 8;
 /** How many settlements one call takes. */
 const AT_ONCE = 1000;
 
@@ -33,6 +35,8 @@ export class Lane implements WaitingLane {
   turn = 0;
   isHungry = false;
   readonly #finished: Job[] = [];
+  /** Whose settlement the server has refused for now. */
+  readonly #later = new Set<Job>();
   readonly #backoff = new Backoff();
   #call: Promise<void> | undefined;
   #isDrained = false;
@@ -59,7 +63,7 @@ export class Lane implements WaitingLane {
   }
 
   get isBusy(): boolean {
-    return this.#call !== undefined || this.#finished.length > 0;
+    return this.#call !== undefined || this.#finished.length > 0 || this.#later.size > 0;
   }
 
   /** Whether it wants more documents than it has. */
@@ -150,7 +154,7 @@ export class Lane implements WaitingLane {
         await this.#findLost(this.#lostCallAt);
         this.#lostCallAt = undefined;
       }
-      const unsettled = batch.filter((job) => job.state !== 'done');
+      const unsettled = batch.filter((job) => job.state !== 'done' && !this.#later.has(job));
       if (want > 0) rows = await this.#lease(unsettled, want);
       else await this.#settle(unsettled, false);
       this.#backoff.reset();
@@ -179,7 +183,7 @@ export class Lane implements WaitingLane {
       for (const job of batch) this.worker.settled(job, true);
       return rows;
     } catch (error) {
-      if (batch.length === 0 || !/^(lost|invalid|configuration)$/.test(classify(error))) throw error;
+      if (batch.length === 0 || classify(error) === 'connection') throw error;
     }
     await this.#settle(batch, false);
     return next([]);
@@ -197,19 +201,21 @@ export class Lane implements WaitingLane {
     try {
       rows = await this.worker.call('docs_settle', sql.SETTLE, [this.queue, list(batch), 'report']);
     } catch (error) {
-      if (!/^(invalid|configuration)$/.test(classify(error))) throw error;
+      const kind = classify(error);
+      if (kind === 'connection') throw error;
       const [first] = batch;
       if (batch.length > 1) {
         const half = batch.length >> 1;
         await this.#settle(batch.slice(0, half), isRepeated);
         await this.#settle(batch.slice(half), isRepeated);
+      } else if (first && !/^(invalid|configuration)$/.test(kind)) {
+        this.#settleLater(first, error);
       } else if (first && !first.isReplaced) {
         first.log.error('the outcome of the handler is not valid', { error: text(error) });
         first.replace(error);
         await this.#settle(batch, isRepeated);
       } else if (first) {
-        first.log.error('the document cannot be settled, its lease will expire', { error: text(error) });
-        this.worker.release(first);
+        this.#giveUp(first, error);
       }
       return;
     }
@@ -220,6 +226,30 @@ export class Lane implements WaitingLane {
       // A settlement that is sent again may have been committed the first time, which some actions do not show.
       this.worker.settled(job, isSettled || isRepeated);
     });
+  }
+
+  /** The server refuses for a while, as with a conflict: others are not kept waiting. */
+  #settleLater(job: Job, error: unknown): void {
+    job.refusals += 1;
+    if (job.refusals > REFUSALS) {
+      this.#giveUp(job, error);
+      return;
+    }
+    this.worker.warn(`queue ${this.queue}: a document cannot be settled, which is tried again`, error);
+    this.#later.add(job);
+    const timer = setTimeout(
+      () => {
+        this.#later.delete(job);
+        if (job.state === 'finished') this.settle(job);
+      },
+      jitter(250 * 2 ** job.refusals),
+    );
+    timer.unref();
+  }
+
+  #giveUp(job: Job, error: unknown): void {
+    job.log.error('the document cannot be settled, its lease will expire', { error: text(error) });
+    this.worker.release(job);
   }
 
   /** Hands back what was leased by a call whose answer was lost. */
@@ -242,7 +272,7 @@ export class Lane implements WaitingLane {
   }
 
   #failed(error: unknown, batch: readonly Job[], sentAt: number): void {
-    this.#finished.unshift(...batch.filter((job) => job.state !== 'done'));
+    this.#finished.unshift(...batch.filter((job) => job.state !== 'done' && !this.#later.has(job)));
     const kind = classify(error);
     if (kind === 'connection') this.#lostCallAt ??= sentAt;
     if (kind === 'configuration') {

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import type { Driver, Executor, Row, Session, Value } from './driver.js';
-import { isBroken } from './driver.js';
+import { callWithin, isBroken } from './driver.js';
 
 /** What the driver uses of a client of node-postgres. */
 export interface PgClient {
@@ -69,21 +69,23 @@ export function pgDriver<Pool extends PgPool>(pool: Pool, options: PgOptions = {
     };
     return { client, release };
   };
+  const session = async (): Promise<Session> => {
+    const { client, release } = await take();
+    return {
+      query: on(client).query,
+      cancel: () => {
+        cancel(client);
+      },
+      release,
+    };
+  };
   return {
     name: 'pg',
     size: pool.options?.max ?? undefined,
     query: on(pool).query,
     on,
-    async session(): Promise<Session> {
-      const { client, release } = await take();
-      return {
-        query: on(client).query,
-        cancel: () => {
-          cancel(client);
-        },
-        release,
-      };
-    },
+    call: (statement, values, ms) => callWithin(session, ms, statement, values),
+    session,
     async transaction(work) {
       const { client, release } = await take();
       try {

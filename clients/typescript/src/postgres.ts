@@ -1,6 +1,12 @@
-import type { Driver, Executor, Row, Session } from './driver.js';
+import postgres from 'postgres';
+import { CallTimeoutError, FetchqError } from './errors.js';
+import { type Driver, type Executor, type Row, type Session, isBroken, within } from './driver.js';
 
-interface PendingQuery extends PromiseLike<unknown> {
+/** How long after its last error a connection may take to tell of its end, in milliseconds. */
+const CLOSING = 100;
+
+/** A query that has begun. */
+export interface PendingQuery extends PromiseLike<unknown> {
   cancel(): void;
 }
 
@@ -12,13 +18,13 @@ export interface PostgresSql {
 /** What the driver uses of the `sql` that `postgres()` returns. */
 export interface PostgresRoot<Tx extends PostgresSql = PostgresSql> extends PostgresSql {
   readonly options: { readonly max?: number; readonly prepare?: boolean };
-  reserve(): Promise<PostgresSql & { release(): void }>;
   begin<T>(work: (sql: Tx) => Promise<T>): Promise<unknown>;
 }
 
 /**
  * A driver for postgres.js: `postgresDriver(postgres(url))`. A transaction is the `sql` of `sql.begin`. Statements
  * are prepared unless `postgres()` was told `prepare: false`, as is right behind a pooler.
+ * A worker has connections of its own beside the pool: one to wait, and one for the heartbeat.
  */
 export function postgresDriver<Tx extends PostgresSql>(root: PostgresRoot<Tx>): Driver<Tx> {
   const prepare = root.options.prepare ?? true;
@@ -31,13 +37,31 @@ export function postgresDriver<Tx extends PostgresSql>(root: PostgresRoot<Tx>): 
     size: root.options.max,
     query: on(root).query,
     on,
-    async session(): Promise<Session> {
-      const sql = await root.reserve();
+    async call(statement, values, ms) {
+      const pending = root.unsafe(statement, values as never[], { prepare });
+      const answer = (async () => Array.from((await pending) as Iterable<Row>))();
+      try {
+        return await within(answer, ms);
+      } catch (error) {
+        if (error instanceof CallTimeoutError) pending.cancel();
+        throw error;
+      }
+    },
+    hasOwnSessions: true,
+    session(): Promise<Session> {
+      // As `sql.listen` does: a connection of `sql.reserve` cannot be closed, and cannot be used again after it was.
+      const own = postgres({
+        ...(root.options as object),
+        max: 1,
+        idle_timeout: 0,
+        max_lifetime: null,
+        fetch_types: false,
+      });
       let pending: PendingQuery | undefined;
       let isReleased = false;
-      return {
+      return Promise.resolve({
         query: async (statement, values) => {
-          pending = sql.unsafe(statement, values as never[], { prepare: prepare && !statement.startsWith('call ') });
+          pending = own.unsafe(statement, values as never[], { prepare: prepare && !statement.startsWith('call ') });
           try {
             return Array.from((await pending) as Iterable<Row>);
           } finally {
@@ -45,21 +69,36 @@ export function postgresDriver<Tx extends PostgresSql>(root: PostgresRoot<Tx>): 
           }
         },
         cancel: () => pending?.cancel(),
-        release: (broken) => {
+        release: () => {
           if (isReleased) return;
           isReleased = true;
-          // A connection that has ended is back in the pool already. One that does not answer cannot be closed
-          // from outside: it is asked to stop, and stays out of the pool.
-          if (!broken) sql.release();
-          else pending?.cancel();
+          void own.end({ timeout: pending ? 0 : 1 }).catch(() => undefined);
         },
-      };
+      });
     },
     async transaction(work) {
       let result: { value: unknown } | undefined;
-      await root.begin(async (sql) => {
-        result = { value: await work(sql, on(sql)) };
+      const state = { isOver: false };
+      const begun = root.begin(async (sql) => {
+        const { query } = on(sql);
+        // postgres.js 3.4 ends the process when it writes to a connection that was closed inside of a transaction,
+        // also by the rollback that it makes itself. So nothing is sent then, and it is not told that the work ended.
+        const guarded: Executor['query'] = (statement, values) =>
+          state.isOver ? Promise.reject(new FetchqError('Connection closed')) : query(statement, values);
+        try {
+          result = { value: await work(sql, { query: guarded }) };
+        } catch (error) {
+          if (isBroken(error)) await new Promise((resolve) => setTimeout(resolve, CLOSING));
+          if (state.isOver) await new Promise(() => undefined);
+          throw error;
+        }
+        if (state.isOver) await new Promise(() => undefined);
       });
+      try {
+        await begun;
+      } finally {
+        state.isOver = true;
+      }
       return result?.value as never;
     },
   };

@@ -47,7 +47,7 @@ export const EXTEND = `select queue${TEXT} as queue, subject${TEXT} as subject, 
   from fetchq.docs_extend(null, $1${JSONB}, $2${INTERVAL})`;
 
 export const WAIT = `call fetchq.worker_wait(queues => $1${TEXTS}, worker => $2${TEXT}, timeout => $3${INTERVAL},
-  leases => $4${JSONB}, version => $5${INT}, mark => $6${TEXT}::pg_catalog.int8)`;
+  leases => $4${JSONB}, version => $5${INT}, mark => $6${TEXT}::pg_catalog.int8[])`;
 
 /** The leases of a worker that are not older than a call of it. */
 export const LEASES = `select subject${TEXT} as subject, lease${TEXT} as lease

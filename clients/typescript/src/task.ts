@@ -65,7 +65,8 @@ export interface DocOptions {
   readonly unique?: { readonly by?: readonly string[]; readonly per?: Duration };
 }
 
-type SimpleMode = 'ignore' | 'replace' | 'merge' | 'earliest' | 'debounce' | 'reset' | 'once';
+/** One mode of `doc_put`. */
+export type SimpleMode = 'ignore' | 'replace' | 'merge' | 'earliest' | 'debounce' | 'reset' | 'once';
 /** A mode of `doc_put`, or two of them. */
 export type Mode = SimpleMode | `${SimpleMode},${SimpleMode}`;
 

@@ -53,7 +53,7 @@ export class Waiter {
   readonly #alarm = new Alarm();
   readonly #backoff = new Backoff();
   #session: Session | undefined;
-  #mark: string | null = null;
+  #mark: string | null;
   #isEnded = false;
   #pollUntil = 0;
   #pollTime = 30_000;
@@ -71,7 +71,10 @@ export class Waiter {
     readonly lanes: readonly WaitingLane[],
     /** One waiter of a process watches its leases. */
     readonly watchesLeases: boolean,
-  ) {}
+    mark: string | null,
+  ) {
+    this.#mark = mark;
+  }
 
   async start(): Promise<void> {
     if (this.host.isPolling) this.#pollUntil = Infinity;
@@ -94,10 +97,10 @@ export class Waiter {
    * Gives the connection back for a while, because other calls of the process may wait for it behind a pooler.
    */
   yieldConnection(): boolean {
-    if (!this.isWaiting || this.#pollUntil > performance.now()) return false;
+    if (this.#pollUntil > performance.now()) return false;
     this.#pollTime = Math.min(this.#pollTime * 2, 600_000);
     this.#pollUntil = performance.now() + this.#pollTime;
-    this.#hasYielded = true;
+    this.#hasYielded = this.isWaiting;
     this.#close(true);
     this.#alarm.ring();
     return true;
@@ -183,7 +186,7 @@ export class Waiter {
     } finally {
       this.isWaiting = false;
     }
-    if (answer.mark != null) this.#mark = `${answer.mark}`;
+    if (answer.mark != null) this.#mark = readMark(answer.mark);
     await this.#act(answer, watched);
   }
 
@@ -211,6 +214,7 @@ export class Waiter {
         lane.kick();
         await lane.settledDown();
         // Another worker was faster. Sessions that all come again at once would get in each other's way.
+        // eslint-disable-next-line @typescript-eslint/no-unnecessary-condition -- it may have changed meanwhile
         this.#fruitless = lane.isHungry ? this.#fruitless + 1 : 0;
         if (this.#fruitless > 1) await this.#alarm.wait(jitter(Math.min(2 ** this.#fruitless, 500)));
         break;
@@ -248,14 +252,19 @@ interface Answer {
   readonly event?: string | null;
   readonly queue?: string | null;
   readonly subjects?: unknown;
-  readonly mark?: string | number | bigint | null;
+  readonly mark?: unknown;
+}
+
+/** What the next wait is given of the requests to stop that this one knows, as the text of an array. */
+export function readMark(value: unknown): string | null {
+  return value == null ? null : textArray(readArray(value));
 }
 
 /** Reads an array of texts, also where the driver does not. */
 function readArray(value: unknown): string[] {
   if (Array.isArray(value)) return value as string[];
   if (typeof value !== 'string') return [];
-  return Array.from(value.slice(1, -1).matchAll(/"((?:[^"\\]|\\.)*)"|([^,]+)/g), ([, quoted, plain]) =>
-    quoted === undefined ? (plain ?? '') : quoted.replace(/\\(.)/g, '$1'),
+  return Array.from(value.slice(1, -1).matchAll(/"((?:[^"\\]|\\.)*)"|([^,]+)/g), ([, quoted, plain = '']) =>
+    plain === '' ? (quoted ?? '').replace(/\\(.)/g, '$1') : plain,
   );
 }

@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
 import type { Fetchq } from './client.js';
 import type { BatchDoc } from './context.js';
-import { type Row, type Value, callWithin, textArray } from './driver.js';
+import { type Row, type Value, textArray } from './driver.js';
 import { ConfigurationError, FetchqError, InvalidPayloadError, classify, errorCode, text } from './errors.js';
 import { Heartbeat } from './heartbeat.js';
 import { Job } from './job.js';
@@ -22,7 +22,7 @@ import {
 import * as sql from './sql.js';
 import { type Json, type Task, decode, versions } from './task.js';
 import { Alarm, type Duration, jitter, milliseconds } from './time.js';
-import { Waiter } from './waiter.js';
+import { readMark, Waiter } from './waiter.js';
 
 export interface WorkerOptions {
   /** How the database calls it, unique among the processes that run. By default host, process id and a random part. */
@@ -41,6 +41,8 @@ export interface WorkerOptions {
   readonly maxBytes?: number;
   /** Polls, in place of a session that waits: for a pooler that cannot spare a connection. */
   readonly polling?: boolean;
+  /** How long one wait in the server is, which a pooler may limit. By default a minute. */
+  readonly waitTimeout?: Duration;
   /** How often it polls. By default every second. */
   readonly pollInterval?: Duration;
   /** How long a call waits for an answer. By default 60 seconds. */
@@ -104,11 +106,17 @@ const BLOCKED = 1000;
 export class Worker<Tx = unknown> {
   readonly name: string;
   readonly logger: Logger;
+  /** @internal */
   readonly limit: number;
+  /** @internal */
   readonly jobs = new Map<string, Job>();
-  readonly waitMs = WAIT_MS;
+  /** @internal */
+  readonly waitMs: number;
+  /** @internal */
   readonly pollMs: number;
+  /** @internal */
   readonly isPolling: boolean;
+  /** @internal */
   readonly redact: ((text: string) => string) | undefined;
   readonly #plugins: readonly Plugin[];
   readonly #registrations: Registration[] = [];
@@ -131,8 +139,12 @@ export class Worker<Tx = unknown> {
   #end!: { resolve: () => void; reject: (error: unknown) => void };
   /** Ends when the worker has stopped. Fails if it had to. */
   readonly done: Promise<void>;
-  /** Slots in use, and those asked for. */
+  /**
+   * Slots in use, and those asked for.
+   * @internal
+   */
   used = 0;
+  /** @internal */
   asked = 0;
   isStopping = false;
 
@@ -143,6 +155,7 @@ export class Worker<Tx = unknown> {
     this.name = options.name ?? `${hostname().slice(0, 100)}/${process.pid}/${randomBytes(4).toString('hex')}`;
     this.logger = guarded(options.logger ?? client.logger, options.redact);
     this.limit = options.concurrency ?? 10;
+    this.waitMs = milliseconds(options.waitTimeout ?? WAIT_MS);
     this.pollMs = milliseconds(options.pollInterval ?? 1000);
     this.isPolling = options.polling ?? false;
     this.redact = options.redact;
@@ -250,29 +263,43 @@ export class Worker<Tx = unknown> {
     const versions = new Set(this.#lanes.map(({ version }) => version));
     const waiting = this.isPolling ? 0 : versions.size;
     const hasTx = this.#registrations.some(({ kind }) => kind === 'transaction');
-    const needed = waiting + 2 + (hasTx ? 1 : 0);
+    const sessions = driver.hasOwnSessions ? 1 : waiting + 1;
+    const needed = sessions + (hasTx ? 2 : 1);
     if (driver.size !== undefined && driver.size < needed) {
+      const why = driver.hasOwnSessions
+        ? 'for calls and the application'
+        : `${waiting} to wait, 1 for the heartbeat, and those for calls`;
       throw new ConfigurationError(
-        `the pool has ${driver.size} connections at most, and the worker needs ${needed}: ${waiting} to wait, 1 for the heartbeat, ${needed - waiting - 1} for calls`,
+        `the pool has ${driver.size} connections at most, and the worker needs ${needed}: ${why}`,
       );
     }
     await this.client.check();
+    const marks = new Map<number, string | null>();
     for (const version of versions) {
-      // It fails if a queue does not exist, or if the role may not work on it.
+      // It fails if a queue does not exist, or if the role may not work on it. Requests to stop count from now on.
+      if (this.isPolling) {
+        for (const { queue } of this.#lanes)
+          await this.call('docs_next', sql.NEXT, [queue, '[]', '0', null, '0', this.name]);
+        break;
+      }
       const queues = textArray(this.#lanes.filter((lane) => lane.version === version).map(({ queue }) => queue));
-      await this.call('worker_wait', sql.WAIT, [queues, this.name, '0', null, String(version), null]);
+      const [row] = await this.call('worker_wait', sql.WAIT, [queues, this.name, '0', null, String(version), null]);
+      marks.set(version, readMark(row?.['mark']));
     }
     if (this.isPolling) {
       this.logger.info('the worker polls, as it was told to', { worker: this.name, milliseconds: this.pollMs });
     } else if (!this.client.isPreloaded) {
       const hint = "shared_preload_libraries = 'fetchq'";
-      this.logger.info('the extension is not preloaded, so sessions that wait poll in the server', { worker: this.name, hint });
+      this.logger.info('the extension is not preloaded, so sessions that wait poll in the server', {
+        worker: this.name,
+        hint,
+      });
     }
     await this.#heartbeat.start();
     let isFirst = true;
     for (const version of versions) {
       const lanes = this.#lanes.filter((lane) => lane.version === version);
-      const waiter = new Waiter(driver, this, version, lanes, isFirst);
+      const waiter = new Waiter(driver, this, version, lanes, isFirst, marks.get(version) ?? null);
       isFirst = false;
       this.#waiters.push(waiter);
       await waiter.start();
@@ -362,13 +389,19 @@ export class Worker<Tx = unknown> {
     if (isBusy()) this.logger.error('not everything could be settled: leases will expire', { worker: this.name });
   }
 
-  /** The database asks the worker to stop, by `worker_stop`. */
+  /**
+   * The database asks the worker to stop, by `worker_stop`.
+   * @internal
+   */
   stopRequested(): void {
     if (!this.isStopping) this.logger.info('the worker was asked to stop', { worker: this.name });
     void this.stop();
   }
 
-  /** The configuration is wrong: the worker stops, and `run` fails. */
+  /**
+   * The configuration is wrong: the worker stops, and `run` fails.
+   * @internal
+   */
   fail(error: unknown): void {
     if (this.#failure) return;
     this.#failure = { error };
@@ -380,9 +413,10 @@ export class Worker<Tx = unknown> {
     void this.stop();
   }
 
-  // What follows is called by the parts of the worker.
-
-  /** How many documents a lane may ask for. */
+  /**
+   * How many documents a lane may ask for.
+   * @internal
+   */
   ask(lane: Lane, size: number): number {
     if (this.isStopping || !this.hasRoom) return 0;
     let want = Math.min(lane.slots.free, this.limit - this.used - this.asked, 1000);
@@ -405,27 +439,37 @@ export class Worker<Tx = unknown> {
     return this.options.maxBytes ?? 64 * 1024 * 1024;
   }
 
-  /** Whether another document fits into the memory and the slots of the process. */
+  /**
+   * Whether another document fits into the memory and the slots of the process.
+   * @internal
+   */
   get hasRoom(): boolean {
     return (this.#bytes < this.#maxBytes || this.used === 0) && this.used + this.asked < this.limit;
   }
 
-  /** Lets lanes call that have something to call for. */
+  /**
+   * Lets lanes call that have something to call for.
+   * @internal
+   */
   pump(): void {
     this.#progress.ring();
     for (const lane of this.#lanes) lane.pump();
   }
 
+  /** @internal */
   laneIsHungry(lane: Lane): void {
     for (const waiter of this.#waiters) if (waiter.version === lane.version) waiter.changed();
   }
 
-  /** Makes a call of the runtime. Conflicts with other sessions are tried again. */
+  /**
+   * Makes a call of the runtime. Conflicts with other sessions are tried again.
+   * @internal
+   */
   async call(name: string, statement: string, values: readonly Value[]): Promise<Row[]> {
     for (let conflicts = 0; ; conflicts++) {
       try {
         const timeout = milliseconds(this.options.callTimeout ?? 60_000);
-        return await this.#watched(name, callWithin(this.client.driver, timeout, statement, values));
+        return await this.#watched(name, this.client.driver.call(statement, values, timeout));
       } catch (error) {
         if (classify(error) !== 'conflict' || conflicts >= CONFLICTS) throw error;
         await new Promise((resolve) => setTimeout(resolve, jitter(10 * 2 ** conflicts)));
@@ -458,7 +502,10 @@ export class Worker<Tx = unknown> {
     }
   }
 
-  /** Writes a line to the log, at most once a minute for each message. */
+  /**
+   * Writes a line to the log, at most once a minute for each message.
+   * @internal
+   */
   warn(message: string, error: unknown, fields: Record<string, unknown> = {}): void {
     const now = performance.now();
     if ((this.#warned.get(message) ?? -Infinity) > now - 60_000) return;
@@ -467,6 +514,7 @@ export class Worker<Tx = unknown> {
     this.logger.warn(message, { worker: this.name, ...failure, ...fields });
   }
 
+  /** @internal */
   begin(job: Job, lane: Lane): void {
     // A lease that was released, or has expired, and the document came back to the same worker.
     const before = this.jobs.get(job.key);
@@ -480,7 +528,10 @@ export class Worker<Tx = unknown> {
     this.#heartbeat.add(job);
   }
 
-  /** The handler has ended, or was never called: its slot is free. */
+  /**
+   * The handler has ended, or was never called: its slot is free.
+   * @internal
+   */
   ended(job: Job): void {
     const lane = this.#laneOf.get(job);
     this.#freeSlot(job);
@@ -502,14 +553,20 @@ export class Worker<Tx = unknown> {
     if (this.#hasEvents) this.#tell({ type: 'slots', used: this.used, total: this.limit });
   }
 
-  /** Forgets a document for which there is nothing to settle. */
+  /**
+   * Forgets a document for which there is nothing to settle.
+   * @internal
+   */
   release(job: Job): void {
     job.state = 'done';
     if (this.jobs.get(job.key) === job) this.jobs.delete(job.key);
     this.#heartbeat.forget(job);
   }
 
-  /** A settlement was answered. */
+  /**
+   * A settlement was answered.
+   * @internal
+   */
   settled(job: Job, isSettled: boolean): void {
     if (job.state === 'done') return;
     if (!isSettled && !job.isAmbiguous) {
@@ -522,7 +579,10 @@ export class Worker<Tx = unknown> {
     this.#tell({ type: 'settled', queue: job.queue, task: job.task, action: job.action, seconds });
   }
 
-  /** The lease of a document does not hold any more. */
+  /**
+   * The lease of a document does not hold any more.
+   * @internal
+   */
   lost(job: Job): void {
     if (job.isGone && job.state === 'done') return;
     job.stop('lost');
@@ -532,7 +592,10 @@ export class Worker<Tx = unknown> {
     this.#tell({ type: 'lost', queue: job.queue, task: job.task, subject: job.subject });
   }
 
-  /** Makes sure that a handler which does not stop is seen. */
+  /**
+   * Makes sure that a handler which does not stop is seen.
+   * @internal
+   */
   stopping(job: Job): void {
     if (job.stopped?.reason === 'shutdown' || job.hasEnded || job.state === 'finished') return;
     clearTimeout(this.#timers.get(job));
@@ -563,11 +626,15 @@ export class Worker<Tx = unknown> {
     }
   }
 
+  /** @internal */
   store(job: Job): Promise<void> {
     return this.#heartbeat.store(job);
   }
 
-  /** Works on one document. */
+  /**
+   * Works on one document.
+   * @internal
+   */
   async work(job: Job, registration: Registration): Promise<void> {
     const payload = await this.#prepare(job, registration);
     if (payload !== undefined) {
@@ -584,7 +651,10 @@ export class Worker<Tx = unknown> {
     this.ended(job);
   }
 
-  /** Works on several documents with one call of the handler. */
+  /**
+   * Works on several documents with one call of the handler.
+   * @internal
+   */
   async workBatch(jobs: readonly Job[], registration: Registration): Promise<void> {
     const docs: BatchDoc<unknown>[] = [];
     const good: Job[] = [];
@@ -761,7 +831,7 @@ export class Worker<Tx = unknown> {
   async health(): Promise<Health> {
     let database = true;
     try {
-      await callWithin(this.client.driver, 5000, sql.INFO, []);
+      await this.client.driver.call(sql.INFO, [], 5000);
     } catch {
       database = false;
     }

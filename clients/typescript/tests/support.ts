@@ -27,7 +27,7 @@ export interface Setup {
   /** Makes a queue, and gives its name. */
   queue(settings?: Record<string, Json>): Promise<string>;
   status(queue: string, subject: string): Promise<string | undefined>;
-  end(): Promise<void>;
+  end: () => Promise<void>;
 }
 
 export interface Connection {
@@ -35,13 +35,10 @@ export interface Connection {
   port?: number;
   max?: number;
   prepare?: boolean;
+  application?: string;
 }
 
-export async function setup(
-  library: Library,
-  options: FetchqOptions = {},
-  connection: Connection = {},
-): Promise<Setup> {
+export function setup(library: Library, options: FetchqOptions = {}, connection: Connection = {}): Setup {
   const pool = new pg.Pool({ max: 4 });
   pool.on('error', () => undefined);
   const { driver, end } = open(library, connection);
@@ -89,10 +86,15 @@ export async function setup(
 /** Opens a pool of a library, as an application does. */
 export function open(
   library: Library,
-  { host, port, max = 8, prepare }: Connection = {},
+  { host, port, max = 8, prepare, application }: Connection = {},
 ): { driver: Driver; end: () => Promise<void> } {
   if (library === 'pg') {
-    const pool = new pg.Pool({ max, ...(host !== undefined && { host }), ...(port !== undefined && { port }) });
+    const pool = new pg.Pool({
+      max,
+      application_name: application,
+      ...(host !== undefined && { host }),
+      ...(port !== undefined && { port }),
+    });
     return { driver: pgDriver(pool), end: () => pool.end() };
   }
   const sql = postgres({
@@ -100,6 +102,7 @@ export function open(
     onnotice: () => undefined,
     ...(host !== undefined && { host }),
     ...(port !== undefined && { port }),
+    ...(application !== undefined && { connection: { application_name: application } }),
     ...(prepare !== undefined && { prepare }),
   });
   return { driver: postgresDriver(sql), end: () => sql.end({ timeout: 1 }) };

@@ -23,8 +23,8 @@ import { postgresDriver } from '@fetchq/client/postgres';
 import { LIBRARIES, setup } from '../support.js';
 
 for (const library of LIBRARIES) {
-  describe(library, async () => {
-    const s = await setup(library);
+  describe(library, () => {
+    const s = setup(library);
     after(s.end);
 
     test('a document is put with every option, read, cancelled and waited for', async () => {
@@ -116,8 +116,8 @@ for (const library of LIBRARIES) {
   });
 }
 
-describe('transactions', async () => {
-  const s = await setup('pg');
+describe('transactions', () => {
+  const s = setup('pg');
   const pool = new pg.Pool({ max: 8 });
   const sql = postgres({ max: 8, onnotice: () => undefined });
   const kysely = new Kysely({ dialect: new PostgresDialect({ pool }) });
@@ -202,8 +202,8 @@ describe('transactions', async () => {
   });
 });
 
-describe('a database that does not fit', async () => {
-  const s = await setup('pg');
+describe('a database that does not fit', () => {
+  const s = setup('pg');
   after(s.end);
 
   test('one without the extension is one clear error', async () => {

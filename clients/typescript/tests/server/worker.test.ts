@@ -17,8 +17,8 @@ import { z } from 'zod';
 import { LIBRARIES, setup, until, untilAborted } from '../support.js';
 
 for (const library of LIBRARIES) {
-  describe(library, async () => {
-    const s = await setup(library);
+  describe(library, () => {
+    const s = setup(library);
     after(s.end);
 
     test('a handler says what becomes of its document', async () => {
@@ -127,11 +127,11 @@ for (const library of LIBRARIES) {
         const value = await ctx.step('first', () => ({ runs: ++runs }));
         await ctx.progress({ percent: 50 });
         if (ctx.attempts === 1) throw new Error('half way');
-        return { value, nothing: await ctx.step('second', () => undefined) };
+        return { value, nothing: await ctx.step('second', () => null) };
       });
       await s.fq.put(task, {}, { subject: 'a' });
       await worker.start();
-      assert.deepEqual((await s.fq.wait(task, 'a')).result, { value: { runs: 1 } });
+      assert.deepEqual((await s.fq.wait(task, 'a')).result, { value: { runs: 1 }, nothing: null });
       assert.deepEqual(saved, [null, { percent: 50 }]);
       await worker.stop();
     });
@@ -171,7 +171,7 @@ for (const library of LIBRARIES) {
       const unknown = defineTask('c', { queue });
       const old = defineTask<{ list: string[] }>(await s.queue(), {
         version: 2,
-        upcast: { 1: (payload) => ({ list: [payload as string] }) },
+        upcast: { 1: (payload) => ({ list: [payload] }) },
       });
       const worker = new Worker(s.fq)
         .handle(a, ({ n }) => n, { poison: 'kill' })
@@ -257,11 +257,15 @@ for (const library of LIBRARIES) {
           return next();
         },
       });
-      const t = await setup(library, { use: [plugin('outer'), plugin('inner')] });
+      const t = setup(library, { use: [plugin('outer'), plugin('inner')] });
       const worker = new Worker(t.fq, {
         use: [
           plugin('worker'),
-          { event: (event) => void events.push(event) },
+          {
+            event: (event) => {
+              events.push(event);
+            },
+          },
           {
             event: () => {
               throw new Error('a bad plugin');

@@ -138,7 +138,7 @@ test('options are the arguments of doc_put', async () => {
 test('payloads of older versions are upcast step by step', async () => {
   const task = defineTask<{ n: number[] }>('up', {
     version: 3,
-    upcast: { 1: (old) => ({ n: [old as number] }), 2: (old) => ({ n: [...(old as { n: number[] }).n, 2] }) },
+    upcast: { 1: (old) => ({ n: [old] }), 2: (old) => ({ n: [...(old as { n: number[] }).n, 2] }) },
   });
   assert.deepEqual(versions(task), [3, 1, 2]);
   assert.deepEqual(await decode(task, 1, 1), { n: [1, 2] });
