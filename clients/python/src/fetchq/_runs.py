@@ -195,6 +195,7 @@ class Group:
         self.call: WaitCall | None = None
         self.not_before = 0.0
         self.probe_at = 0.0
+        self.interrupted_at = -math.inf
         self.timeout = math.inf
         self.failures = 0
 

@@ -259,9 +259,13 @@ class AsyncWorker:
                         "the event loop was blocked for %.1f s: use await, or a handler that is not asynchronous",
                         late,
                     )
-        for group in engine.groups:
-            await self._interrupt(group)
-        await asyncio.wait(loops, timeout=0 if engine.abandoned else 10)
+        deadline = monotonic() + (0 if engine.abandoned else 10)
+        while any(not loop.done() for loop in loops):
+            for group in engine.groups:
+                await self._interrupt(group)
+            await asyncio.wait(loops, timeout=0.1)
+            if monotonic() >= deadline:
+                break
         for loop in loops:
             loop.cancel()
         self._threads.close()

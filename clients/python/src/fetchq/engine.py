@@ -797,8 +797,8 @@ class Engine:
         """A wait has failed. Gives for how long to wait before the next one."""
         with self.lock:
             call, group.call = group.call, None
-            if call is not None and call.interrupted:
-                return 0.0
+            if self.finished or (now - group.interrupted_at < 2 and kind(error) == "conflict"):
+                return 0.0  # A request to cancel may also reach the wait after the one that it was for.
             group.failures += 1
             what = kind(error)
             if what == "conflict" and call is not None:  # A statement_timeout ends each wait.
@@ -837,10 +837,12 @@ class Engine:
                     self.crowded_at = now
                     restart = waiting
             for group in restart:
+                group.interrupted_at = now
                 if group.call is not None:
                     group.call.interrupted = True
             pending = [x.quiet_at + HOLD for x in self.lanes if now < x.quiet_at + HOLD < math.inf]
-            busy = bool(self.runs or self.stopping or self.calls)
+            again = any(group.call is not None and group.call.interrupted for group in self.groups)
+            busy = bool(self.runs or self.stopping or self.calls or again)
             return min([now + 0.2 if busy else now + 30, *pending]), restart
 
     def _tick_run(self, run: Run, now: float) -> None:
@@ -879,9 +881,10 @@ class Engine:
 
     def _outdated(self, group: Group, now: float) -> bool:
         call = group.call
-        if call is None or call.interrupted:
+        # A request to cancel that comes before the wait has begun does nothing: it is repeated.
+        if call is None or now - group.interrupted_at < 0.25:
             return False
-        if self.polling or (self.finished and not self.runs):
+        if call.interrupted or self.polling or (self.finished and not self.runs):
             return True
         if self.stopping and call.queues:
             return True

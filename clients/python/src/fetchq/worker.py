@@ -246,8 +246,6 @@ class Worker:
                     turn.wait(max(0.0, due - monotonic()))
             for group in outdated:
                 self._interrupt(group)
-        for group in engine.groups:
-            self._interrupt(group)
         for conn in list(self._calling) if engine.abandoned else ():
             hang_up(conn)
         self._end()
@@ -266,10 +264,13 @@ class Worker:
 
     def _end(self) -> None:
         self._handlers.close()
-        me = threading.current_thread()
-        for thread in self._threads:
-            if thread is not me:
-                thread.join(10)
+        me, deadline = threading.current_thread(), monotonic() + 10
+        while any(t.is_alive() for t in self._threads if t is not me) and monotonic() < deadline:
+            for group in self.engine.groups:
+                self._interrupt(group)
+            for thread in self._threads:
+                if thread is not me:
+                    thread.join(0.05)
         self._heart.close()
         self._heart.join(5)
         self._lender.close()
