@@ -144,7 +144,8 @@ impl Database {
         psql
     }
 
-    fn connect_by(&self, mut command: Command) -> Command {
+    /// A command that finds this database by the variables of libpq.
+    pub fn connect_by(&self, mut command: Command) -> Command {
         let config = self.server.config();
         let host = match &config.get_hosts()[0] {
             Host::Tcp(name) => name.clone(),
