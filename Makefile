@@ -110,7 +110,7 @@ clean: ## stop all servers of this checkout, remove their data and everything th
 
 ##@ Variables
 #= PG_CONFIG    another PostgreSQL, for any target: PG_CONFIG=/path/to/pg_config make test
-#= SUITE        for test: lint unit regress docs isolation client npm python console monitoring
+#= SUITE        for test: lint unit regress docs isolation client conformance npm python console monitoring
 #=              move quickstart docker versions recovery; and upgrade and image, which run only when
 #=              they are named
 #= DOCKER       for production and SUITE=image: podman, or another command in place of docker
