@@ -13,8 +13,13 @@ use tokio::sync::Notify;
 
 use crate::log::Log;
 
-/// How long a scenario waits for anything.
-pub const PATIENCE: Duration = Duration::from_secs(40);
+/// How long a scenario waits for anything. PATIENCE sets other seconds, for a run that has to fail.
+pub fn patience() -> Duration {
+    let seconds = std::env::var("PATIENCE")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(40))
+}
 
 /// A line of the table of adapters.
 #[derive(Clone, Debug)]
@@ -234,7 +239,7 @@ impl Adapter {
     }
 
     async fn until<T>(&self, what: &str, find: impl FnMut(&mut Told) -> Option<T>) -> T {
-        let patience = tokio::time::timeout(PATIENCE, self.found(what, find)).await;
+        let patience = tokio::time::timeout(patience(), self.found(what, find)).await;
         patience.unwrap_or_else(|_| panic!("{}: timed out while waiting for {what}", self.name))
     }
 
@@ -320,7 +325,7 @@ impl Adapter {
 
     /// Waits for the end of the process, and returns its status.
     pub async fn status(&self) -> Option<i32> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience();
         loop {
             if let Some(status) = self.child.lock().unwrap().try_wait().expect("wait") {
                 return status.code();

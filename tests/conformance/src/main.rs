@@ -1,6 +1,6 @@
 //! Runs the scenarios that every client must pass: README.md. Prints a line for each scenario and adapter.
 //!
-//!     conformance [--adapter NAME]… [--scenario PART]… [--jobs N] [--list]
+//!     conformance [--adapter NAME]… [--scenario PART]… [--pair NAME:SCENARIO]… [--jobs N] [--list]
 //!
 //! FETCHQ_CLIENTS is the folder of the clients, FETCHQ_STATE_DIR one for servers and logs. MINUTES is the
 //! duration of the scenarios of chaos, which is 15 seconds otherwise.
@@ -52,6 +52,8 @@ tokio::task_local! {
 struct Options {
     adapters: Vec<String>,
     scenarios: Vec<String>,
+    /// Scenarios that run for one adapter only, as `adapter:scenario`.
+    pairs: Vec<(String, String)>,
     jobs: usize,
     list: bool,
 }
@@ -71,6 +73,13 @@ fn options() -> Options {
         match word.as_str() {
             "--adapter" => options.adapters.push(value()),
             "--scenario" => options.scenarios.push(value()),
+            "--pair" => {
+                let pair = value();
+                let (adapter, scenario) = pair.split_once(':').expect("--pair ADAPTER:SCENARIO");
+                options
+                    .pairs
+                    .push((adapter.to_owned(), scenario.to_owned()));
+            }
             "--jobs" => options.jobs = value().parse().expect("--jobs is a number"),
             "--list" => options.list = true,
             _ => panic!("unknown option {word}"),
@@ -227,6 +236,14 @@ async fn main() {
             "an adapter is not in the table"
         );
     }
+    if !options.pairs.is_empty() {
+        adapters.retain(|one| {
+            options
+                .pairs
+                .iter()
+                .any(|(adapter, _)| *adapter == one.name)
+        });
+    }
     let wanted = |name: &str| {
         options.scenarios.is_empty() || options.scenarios.iter().any(|part| name.contains(part))
     };
@@ -276,6 +293,12 @@ async fn main() {
             let Some(can) = capabilities.get(&definition.name) else {
                 continue;
             };
+            let is_this = |(adapter, name): &(String, String)| {
+                *adapter == definition.name && *name == scenario.name
+            };
+            if !options.pairs.is_empty() && !options.pairs.iter().any(is_this) {
+                continue;
+            }
             if let Some(lacks) = scenario.needs.iter().find(|need| !can.contains(**need)) {
                 println!(
                     "skipped: {}: {}: it lacks {lacks}",

@@ -8,7 +8,7 @@ use fetchq_client_tests::{Cluster, Database, Pooler, Server, Session};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use crate::adapter::{Adapter, Definition, PATIENCE};
+use crate::adapter::{Adapter, Definition, patience};
 use crate::log::Log;
 use crate::proxy::Proxy;
 
@@ -213,7 +213,7 @@ impl Place {
 
     /// Waits until a query gives a value.
     pub async fn sees(&self, what: &str, sql: &str, wanted: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience();
         loop {
             let now = self.sql.text(sql).await;
             if now == wanted {
@@ -407,7 +407,7 @@ pub async fn pause(millis: u64) {
 
 /// Polls until a condition holds.
 pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + patience();
     while !holds().await {
         assert!(
             Instant::now() < deadline,

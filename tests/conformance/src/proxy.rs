@@ -50,6 +50,8 @@ struct Shared {
     /// A connection on which the client sends this becomes mute, before it is passed on.
     needle: Mutex<Option<Needle>>,
     statements: Mutex<Vec<Statement>>,
+    /// How many statements clients have run, also those that they had prepared.
+    calls: AtomicUsize,
 }
 
 struct Needle {
@@ -70,6 +72,7 @@ impl Proxy {
             delay: AtomicU64::new(0),
             needle: Mutex::new(None),
             statements: Mutex::default(),
+            calls: AtomicUsize::new(0),
         });
         let listener = tokio::spawn(accept(listener, shared.clone()));
         Self {
@@ -139,6 +142,11 @@ impl Proxy {
                 let _ = connection.send(Way::Cut);
             }
         }
+    }
+
+    /// How many statements clients have run.
+    pub fn calls(&self) -> usize {
+        self.shared.calls.load(Ordering::Relaxed)
     }
 
     /// The statements that clients have sent.
@@ -241,9 +249,10 @@ async fn up(
             continue;
         }
         let part = &buffer[..n];
-        reader.read(part, &mut |statement| {
+        let calls = reader.read(part, &mut |statement| {
             shared.statements.lock().unwrap().push(statement);
         });
+        shared.calls.fetch_add(calls, Ordering::Relaxed);
         tail.extend(part.iter().map(u8::to_ascii_lowercase));
         if let Some(needle) = &mut *shared.needle.lock().unwrap()
             && tail
@@ -311,17 +320,19 @@ struct Reader {
 }
 
 impl Reader {
-    fn read(&mut self, part: &[u8], found: &mut dyn FnMut(Statement)) {
+    /// Returns how many statements are run.
+    fn read(&mut self, part: &[u8], found: &mut dyn FnMut(Statement)) -> usize {
         self.bytes.extend_from_slice(part);
+        let mut calls = 0;
         loop {
             // Startup messages have no type.
             let skip = usize::from(self.has_started);
             let Some(length) = self.bytes.get(skip..skip + 4) else {
-                return;
+                return calls;
             };
             let length = u32::from_be_bytes(length.try_into().expect("four bytes")) as usize;
             if length < 4 || self.bytes.len() < skip + length {
-                return;
+                return calls;
             }
             let message: Vec<u8> = self.bytes.drain(..skip + length).collect();
             let body = &message[skip + 4..];
@@ -333,6 +344,7 @@ impl Reader {
             let mut texts = body.split(|byte| *byte == 0);
             let mut text =
                 || String::from_utf8_lossy(texts.next().unwrap_or_default()).into_owned();
+            calls += usize::from(matches!(message[0], b'Q' | b'E'));
             match message[0] {
                 b'Q' => found(Statement {
                     text: text(),

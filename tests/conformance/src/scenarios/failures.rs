@@ -203,11 +203,7 @@ async fn p17_missing_rights_end_the_worker(p: Place) {
         Err(error) => error,
         Ok(_) => worker.event("stopped", json!({"worker": "w"})).await.value["error"].take(),
     };
-    assert_eq!(
-        (&error["code"], &error["sqlstate"]),
-        (&json!("config"), &json!("42501")),
-        "{error}"
-    );
+    assert_eq!(error["code"], "config", "{error}");
 }
 
 async fn p17_a_missing_queue_is_an_error_of_configuration(p: Place) {
@@ -354,7 +350,7 @@ async fn p19_messages_are_cleaned(p: Place) {
 
 async fn p19_the_stack_is_in_the_details(p: Place) {
     p.create().await;
-    let worker = p
+    let _worker = p
         .worker(json!({}), json!({"name": format!("node-{}", p.queue)}))
         .await;
     p.put(
@@ -375,7 +371,7 @@ async fn p19_the_stack_is_in_the_details(p: Place) {
     );
     let details: Value = serde_json::from_str(&details).expect("there are details");
     let stack = details["stack"].as_str().unwrap_or_default();
-    assert!(!stack.is_empty() || !worker.can("stack"), "{details}");
+    assert!(!stack.is_empty(), "{details}");
 }
 
 async fn p19_a_hook_redacts(p: Place) {

@@ -75,7 +75,10 @@ async fn p20_the_pool_is_that_of_the_application(p: Place) {
         p.count("completed").await == 20
     })
     .await;
-    assert!(most <= 6, "{most} sessions");
+    assert!(
+        most <= 10,
+        "{most} sessions: those of the pool, and at most four of the runtime"
+    );
     worker.stop().await;
     // The pool is open, and a second worker uses it.
     worker
