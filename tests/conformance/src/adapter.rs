@@ -317,6 +317,12 @@ impl Adapter {
         fetchq_client_tests::run(std::process::Command::new("kill").args(["-s", name, &pid]));
     }
 
+    /// Ends the input of the program.
+    pub async fn close(&self) {
+        self.log.add(&self.name, '>', "(end)");
+        self.stdin.lock().await.take();
+    }
+
     /// Kills the process and all that it has started.
     pub fn kill(&self) {
         self.log.add(&self.name, '>', "(killed)");

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::place::{Place, gated};
+use crate::proxy::Way;
 
 crate::scenarios!(
     a_document_is_put_with_all_options,
@@ -18,7 +19,9 @@ crate::scenarios!(
     cancel_and_get_say_what_the_server_says,
     queues_and_schedules_are_declared["sync"],
     errors_of_the_server_reach_the_caller,
-    exit_and_the_end_of_input_end_the_program,
+    exit_ends_the_program,
+    the_end_of_input_ends_the_program,
+    the_end_of_input_ends_the_program_when_the_server_is_away,
 );
 
 async fn a_document_is_put_with_all_options(p: Place) {
@@ -312,7 +315,7 @@ async fn errors_of_the_server_reach_the_caller(p: Place) {
     assert_eq!(client.ok(put).await["action"], "created");
 }
 
-async fn exit_and_the_end_of_input_end_the_program(p: Place) {
+async fn exit_ends_the_program(p: Place) {
     p.create().await;
     let worker = p.worker(json!({}), json!({})).await;
     p.put("a", gated("never")).await;
@@ -322,4 +325,26 @@ async fn exit_and_the_end_of_input_end_the_program(p: Place) {
     p.becomes("a", "pending 0").await;
     let sessions = p.sessions("true");
     p.sees("the number of sessions is", &sessions, "0").await;
+}
+
+async fn the_end_of_input_ends_the_program(p: Place) {
+    p.create().await;
+    let worker = p.worker(json!({}), json!({})).await;
+    p.put("a", gated("never")).await;
+    worker.event("began", json!({"subject": "a"})).await;
+    worker.close().await;
+    assert_eq!(worker.status().await, Some(0));
+    p.becomes("a", "pending 0").await;
+}
+
+async fn the_end_of_input_ends_the_program_when_the_server_is_away(p: Place) {
+    p.create().await;
+    let proxy = p.proxy().await;
+    let connect = json!({"url": p.url_by(proxy.port)});
+    let worker = p.worker_on(connect, json!({}), json!({})).await;
+    p.put("a", gated("never")).await;
+    worker.event("began", json!({"subject": "a"})).await;
+    proxy.all(Way::Cut);
+    worker.close().await;
+    worker.status().await;
 }
