@@ -198,7 +198,7 @@ async fn p12_a_settlement_whose_answer_was_lost_is_no_second_one(p: Place) {
     let written = p
         .sql
         .text(&format!(
-            "select xmin from fetchq_data.{}__docs where subject = 'a'",
+            "select xmin::text from fetchq_data.{}__docs where subject = 'a'",
             p.queue
         ))
         .await;
@@ -207,7 +207,7 @@ async fn p12_a_settlement_whose_answer_was_lost_is_no_second_one(p: Place) {
     let now = p
         .sql
         .text(&format!(
-            "select xmin from fetchq_data.{}__docs where subject = 'a'",
+            "select xmin::text from fetchq_data.{}__docs where subject = 'a'",
             p.queue
         ))
         .await;

@@ -50,7 +50,7 @@ async fn p15_a_payload_that_does_not_decode_is_killed_by_option(p: Place) {
     p.create().await;
     p.put("a", json!({"n": "many"})).await;
     let worker = p.worker(json!({"poison": "kill"}), json!({})).await;
-    p.becomes("a", "killed 1").await;
+    p.becomes("a", "killed 0").await;
     assert!(!p.column("a", "last_error").await.is_empty());
     assert_eq!(worker.count("began", json!({})), 0);
 }
@@ -103,15 +103,12 @@ async fn p17_retry_decides_by_the_error(p: Place) {
     p.put("limited", throw(json!("RateLimited"))).await;
     p.put("other", throw(json!("Other"))).await;
     p.put("plain", throw(Value::Null)).await;
-    p.becomes("gone", "killed 1").await;
+    p.becomes("gone", "killed 0").await;
     assert_eq!(p.column("gone", "last_error").await, "gone");
     p.becomes("limited", "planned 0").await;
     assert_eq!(
-        p.column(
-            "limited",
-            "next_iteration - now() between '59 min' and '60 min'"
-        )
-        .await,
+        p.column("limited", "due_at - now() between '59 min' and '60 min'")
+            .await,
         "t"
     );
     p.becomes("other", "pending 1").await;

@@ -86,9 +86,7 @@ async fn outcomes_of_handlers(p: Place) {
     assert_eq!(p.column("result", "result").await, r#"[1, {"a": null}]"#);
     assert_eq!(p.column("result", "payload").await, r#"{"n": 2}"#);
     let due = |hours: i32| {
-        format!(
-            "next_iteration - now() between '{hours} h'::interval - '1 min'::interval and '{hours} h'"
-        )
+        format!("due_at - now() between '{hours} h'::interval - '1 min'::interval and '{hours} h'")
     };
     p.becomes("snoozed", "planned 0").await;
     assert_eq!(p.column("snoozed", &due(1)).await, "t");
@@ -97,7 +95,7 @@ async fn outcomes_of_handlers(p: Place) {
     assert_eq!(p.column("rescheduled", "payload").await, r#"{"n": 3}"#);
     p.becomes("rejected", "pending 1").await;
     assert_eq!(p.column("rejected", "last_error").await, "busy");
-    p.becomes("killed", "killed 1").await;
+    p.becomes("killed", "killed 0").await;
     assert_eq!(p.column("killed", "last_error").await, "gone");
     p.becomes("dropped", "missing").await;
     p.becomes("thrown", "pending 1").await;
@@ -293,7 +291,7 @@ async fn a_cancelled_transactional_handler_leaves_nothing(p: Place) {
     p.put("b", gated("g")).await;
     p.becomes("b", "completed 0").await;
     assert_eq!(rows(&p).await, "");
-    assert_eq!(p.state("a").await, "killed 1");
+    assert_eq!(p.state("a").await, "killed 0");
 }
 
 async fn a_handler_puts_in_its_transaction(p: Place) {

@@ -192,7 +192,7 @@ async fn p22_times_are_those_of_the_server(p: Place) {
     let host = p.world.behind().await;
     let p = p.on(host).await;
     p.create().await;
-    let in_an_hour = "next_iteration - clock_timestamp() between '58 min' and '61 min'";
+    let in_an_hour = "due_at - clock_timestamp() between '58 min' and '61 min'";
     let worker = p
         .worker(
             json!({"lease": "4 seconds", "timeout": "30 seconds"}),

@@ -40,7 +40,7 @@ async fn p01_a_document_is_settled_and_the_next_one_leased_in_one_transaction(p:
     worker.event("began", json!({"subject": "d2"})).await;
     // A row has the number of the transaction that has written it last.
     let sql = format!(
-        "select count(distinct xmin) || ' of ' || count(*) from fetchq_data.{}__docs",
+        "select count(distinct xmin::text) || ' of ' || count(*) from fetchq_data.{}__docs",
         p.queue
     );
     assert_eq!(p.sql.text(&sql).await, "1 of 2");
@@ -73,7 +73,7 @@ async fn p02_settlements_are_sent_together_under_load(p: Place) {
         .await;
     p.counts("completed", 200).await;
     let sql = format!(
-        "select count(distinct xmin) from fetchq_data.{}__docs",
+        "select count(distinct xmin::text) from fetchq_data.{}__docs",
         p.queue
     );
     let transactions = p.number(&sql).await;

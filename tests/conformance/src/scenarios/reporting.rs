@@ -184,7 +184,7 @@ async fn p26_metrics_count_what_has_happened(p: Place) {
     .await;
     p.counts("completed", 3).await;
     p.becomes("rejected", "pending 1").await;
-    p.becomes("killed", "killed 1").await;
+    p.becomes("killed", "killed 0").await;
     p.becomes("snoozed", "planned 0").await;
     p.put("running", gated("g")).await;
     worker.event("began", json!({"subject": "running"})).await;

@@ -35,7 +35,7 @@ async fn a_document_is_put_with_all_options(p: Place) {
     assert_eq!(ok, json!({"subject": "a 'b' \"c\"", "action": "created"}));
     let sql = format!(
         "select concat_ws(' ', version, priority, ordering_key, max_attempts, headers, status,
-             next_iteration - now() between '59 min' and '61 min', expires_at - now() between '47 h' and '49 h')
+             due_at - now() between '59 min' and '61 min', expires_at - now() between '47 h' and '49 h')
          from fetchq.doc_get('{}', 'a ''b'' \"c\"')",
         p.queue
     );
@@ -52,7 +52,7 @@ async fn a_document_is_put_with_all_options(p: Place) {
     let at = json!({"do": "put", "queue": p.queue, "subject": "at", "payload": {}, "options": {"at": "2199-01-02T03:04:05Z"}});
     client.ok(at).await;
     assert_eq!(
-        p.column("at", "next_iteration at time zone 'UTC'").await,
+        p.column("at", "due_at at time zone 'UTC'").await,
         "2199-01-02 03:04:05"
     );
 }
@@ -108,7 +108,7 @@ async fn a_list_of_documents_is_put_in_one_call(p: Place) {
     let wanted = json!([{"subject": "a", "action": "created"}, {"subject": "b", "action": "ignored"}, {"subject": "c", "action": "created"}]);
     assert_eq!(ok["puts"], wanted);
     let sql = format!(
-        "select count(distinct xmin) from fetchq_data.{}__docs where subject in ('a', 'c') and priority = 2",
+        "select count(distinct xmin::text) from fetchq_data.{}__docs where subject in ('a', 'c') and priority = 2",
         p.queue
     );
     assert_eq!(p.sql.text(&sql).await, "1", "one transaction");
