@@ -145,9 +145,14 @@ async fn run(world: Arc<World>, definition: Definition, scenario: &'static Scena
 }
 
 /// Greets each adapter. `is_asked`: each must be there. Returns what those can that are there, and how many are not right.
-async fn greet(world: &Arc<World>, is_asked: bool) -> (BTreeMap<String, BTreeSet<String>>, usize) {
+async fn greet(
+    world: &Arc<World>,
+    slots: &Arc<Semaphore>,
+    is_asked: bool,
+) -> (BTreeMap<String, BTreeSet<String>>, usize) {
     let mut capabilities = BTreeMap::new();
     let mut failed = 0;
+    let mut greeted = Vec::new();
     for definition in &world.adapters {
         let path = world.folder.join(format!("{}.hello.log", definition.name));
         let log = Arc::new(Log::new(&path));
@@ -162,33 +167,35 @@ async fn greet(world: &Arc<World>, is_asked: bool) -> (BTreeMap<String, BTreeSet
             );
             continue;
         }
-        let (adapter, lines) = (definition.clone(), log.clone());
-        let greeted = tokio::spawn(async move {
-            let adapter = Adapter::start(&adapter, &adapter.name, &[], lines).await;
-            let hello = &adapter.hello;
-            println!(
-                "ok: {}: hello: {}, {}, {}",
-                adapter.name(),
-                hello["client"],
-                hello["language"],
-                hello["driver"]
-            );
-            let capabilities = adapter.capabilities();
-            adapter.tell(serde_json::json!({"do": "exit"})).await;
-            assert_eq!(adapter.status().await, Some(0), "exit ends with 0");
-            capabilities
-        });
+        let (adapter, slots) = (definition.clone(), slots.clone());
+        greeted.push((
+            definition.name.clone(),
+            log.clone(),
+            tokio::spawn(async move {
+                let _slot = slots.acquire_owned().await.expect("a slot");
+                let adapter = Adapter::start(&adapter, &adapter.name, &[], log).await;
+                let hello = &adapter.hello;
+                println!(
+                    "ok: {}: hello: {}, {}, {}",
+                    adapter.name(),
+                    hello["client"],
+                    hello["language"],
+                    hello["driver"]
+                );
+                let capabilities = adapter.capabilities();
+                adapter.tell(serde_json::json!({"do": "exit"})).await;
+                assert_eq!(adapter.status().await, Some(0), "exit ends with 0");
+                capabilities
+            }),
+        ));
+    }
+    for (name, log, greeted) in greeted {
         match greeted.await {
-            Ok(can) => drop(capabilities.insert(definition.name.clone(), can)),
+            Ok(can) => drop(capabilities.insert(name, can)),
             Err(e) => {
                 failed += 1;
                 let panic = e.into_panic();
-                println!(
-                    "FAILED: {}: hello: {}\n{}",
-                    definition.name,
-                    said(&*panic),
-                    log.end(20)
-                );
+                println!("FAILED: {name}: hello: {}\n{}", said(&*panic), log.end(20));
             }
         }
     }
@@ -283,10 +290,9 @@ async fn main() {
         (minutes.parse::<f64>().expect("MINUTES is a number") * 60.0) as u64
     });
     let world = Arc::new(World::new(adapters, folder, seconds).await);
-    let (capabilities, mut failed) = greet(&world, !options.adapters.is_empty()).await;
-    let (mut passed, mut skipped) = (0, 0);
-
     let slots = Arc::new(Semaphore::new(options.jobs));
+    let (capabilities, mut failed) = greet(&world, &slots, !options.adapters.is_empty()).await;
+    let (mut passed, mut skipped) = (0, 0);
     let mut running = JoinSet::new();
     for scenario in chosen {
         for definition in &world.adapters {

@@ -60,8 +60,10 @@ async fn p15_a_document_that_crashes_its_workers_is_killed(p: Place) {
         .await;
     p.put("bad", json!({"script": [{"op": "crash"}]})).await;
     for attempt in 1..=2 {
-        let worker = p
-            .worker(json!({"lease": "3 seconds", "concurrency": 1}), json!({}))
+        let worker = p.client().await;
+        // The program may end before it says that the worker has started.
+        worker
+            .tell(p.start(json!({"lease": "3 seconds", "concurrency": 1}), json!({})))
             .await;
         worker
             .event("began", json!({"subject": "bad", "attempt": attempt}))
