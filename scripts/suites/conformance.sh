@@ -28,5 +28,6 @@ keep "$SCRATCH" tests/conformance/run ${CONFORMANCE:-} || rc=$?
 bad=$(grep -c '^FAILED: ' "$SCRATCH" || :)
 if ((rc != 0 && bad == 0)); then bad=1; fi
 count "$(grep -c '^ok: ' "$SCRATCH" || :)" "$bad" "$(grep -c '^skipped: ' "$SCRATCH" || :)"
+if ((rc == 0)); then rm -rf "${STATE:?}/conformance"; fi
 echo "the logs of the scenarios are in $FETCHQ_LOGS"
 exit "$rc"
