@@ -31,11 +31,9 @@ async fn p20_no_connection_is_held_while_a_plain_handler_runs(p: Place) {
         )
         .await;
     worker.nth(20, "began", json!({})).await;
+    // Those of the pool, and at most four of the runtime: to wait, for the heartbeat, for calls.
     let sessions = p.number(&p.sessions("true")).await;
-    assert!(
-        sessions <= 5,
-        "the pool has 5 connections, and there are {sessions}"
-    );
+    assert!(sessions <= 9, "{sessions} sessions");
     for n in 0..5 {
         let put = json!({"do": "put", "queue": p.queue, "subject": format!("e{n}"), "payload": {}, "options": {"delay": "1 hour"}});
         worker.ok(put).await;
