@@ -4,6 +4,8 @@
 #
 #   pooler.sh DIR   run until it is killed; DIR (made here) has its files, and its log
 #
+# POOL_SIZE=n   as many connections; PORT=n   a port that is known to be free
+#
 # The server is named by PGHOST (a socket folder), PGPORT, PGUSER and PGPASSWORD, as `cluster.sh env`
 # prints them. The first line of the output is the port on 127.0.0.1. This process becomes
 # PgBouncer, which also ends when the process that started it ends.
@@ -20,7 +22,7 @@ as_pg_dir "$DIR"
 prepared=
 version=$("$pgbouncer" --version | sed -n 's/^PgBouncer //p')
 if printf '1.21\n%s\n' "$version" | sort -CV; then prepared='max_prepared_statements = 0'; fi
-port=$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+port=${PORT:-$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')}
 echo "\"$PGUSER\" \"$PGPASSWORD\"" | as_pg_write "$DIR/users"
 as_pg_write "$DIR/pgbouncer.ini" <<INI
 [databases]
@@ -33,7 +35,7 @@ unix_socket_dir =
 auth_type = scram-sha-256
 auth_file = $DIR/users
 pool_mode = transaction
-default_pool_size = 2
+default_pool_size = ${POOL_SIZE:-2}
 max_client_conn = 100
 $prepared
 logfile = $DIR/log

@@ -13,7 +13,7 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
-ALL=(lint unit regress docs isolation client npm typescript python python_client console monitoring move quickstart docker versions recovery)
+ALL=(lint unit regress docs isolation client conformance npm typescript python python_client console monitoring move quickstart docker versions recovery)
 fresh=1
 if [[ ${1:-} == --on ]]; then fresh=0 dev=$2; shift 2; fi
 if (($#)); then suites=("$@"); else suites=("${ALL[@]}"); fi
@@ -71,7 +71,7 @@ suite() {
   export FETCHQ_COUNTS=$logs/$name.counts FETCHQ_CLUSTER=$cluster
   : >"$FETCHQ_COUNTS"
   case $name in
-    lint | unit | docker | upgrade | image | versions | recovery | move) ;;
+    lint | unit | docker | upgrade | image | versions | recovery | move | conformance) ;;
     *)
       if ((fresh)); then scripts/cluster.sh "$cluster" reset || return; fi
       # These suites do not test durability. Tests of durability have clusters of their own.
@@ -155,6 +155,7 @@ attempt() {
 compile() {
   scripts/build.sh --compile || return
   if wants client; then scripts/suites/client.sh --compile || return; fi
+  if wants conformance; then scripts/suites/conformance.sh --compile || return; fi
   if wants console; then scripts/suites/console.sh --compile; fi
 }
 
@@ -203,7 +204,7 @@ if ((ready && ${#others[@]})); then
   else
     # The longest suites run first.
     order=()
-    for suite in client npm console typescript "${others[@]}"; do
+    for suite in client conformance npm console typescript python_client "${others[@]}"; do
       if wants "$suite" && [[ " ${order[*]} " != *" $suite "* ]]; then order+=("$suite"); fi
     done
     run_suites "${order[@]}"

@@ -257,7 +257,7 @@ interface Answer {
 
 /** What the next wait is given of the requests to stop that this one knows, as the text of an array. */
 export function readMark(value: unknown): string | null {
-  return value == null ? null : textArray(readArray(value));
+  return value == null ? null : textArray(readArray(value).map(String));
 }
 
 /** Reads an array of texts, also where the driver does not. */

@@ -144,7 +144,7 @@ impl Database {
         psql
     }
 
-    /// Another command, with these options as the variables of libpq.
+    /// A command that finds this database by the variables of libpq.
     pub fn connect_by(&self, mut command: Command) -> Command {
         let config = self.server.config();
         let host = match &config.get_hosts()[0] {
