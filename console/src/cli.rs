@@ -24,6 +24,11 @@ pub enum Command {
     Move(Box<fetchq_mover::MoveArgs>),
     #[command(flatten)]
     Shell(crate::commands::Command),
+    /// Prints the completions of a shell.
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -20,10 +20,10 @@ mod state;
 mod top;
 mod web;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -43,6 +43,11 @@ async fn main() -> ExitCode {
             Ok(status) => return status,
             Err(error) => Err(error.into()),
         },
+        cli::Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut cli::Cli::command(), "fetchq", &mut script);
+            std::io::stdout().write_all(&script).map_err(Into::into)
+        }
         // Its exit status says what to do next.
         cli::Command::Move(args) => return fetchq_mover::run(*args).await,
     };

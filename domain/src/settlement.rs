@@ -26,7 +26,7 @@ pub const KEYS: &str = "subject, lease, action, then, payload, result, message, 
 /// The keys that every action has.
 const COMMON_KEYS: [&str; 4] = ["subject", "lease", "action", "then"];
 
-/// So many of the lowest bits of the id of a worker session are 0. When the worker settles a document, the
+/// How many of the lowest bits of the id of a worker session are 0. When the worker settles a document, the
 /// column `worker_session` of that document gets [`Action::code`] there. So it tells whose lease it was, and
 /// whether its worker has ended it, and how.
 pub const ACTION_BITS: u32 = 3;

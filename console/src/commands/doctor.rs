@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fetchq_connect::{DbError, DbErrorKind};
 use serde_json::{Value, json};
 
-use super::CommandError;
+use super::error::CommandError;
 use super::output::Output;
 use super::session::Session;
 
@@ -77,7 +77,7 @@ pub async fn run(url: Option<&str>, out: &Output) -> Result<ExitCode, CommandErr
             })?;
         }
     }
-    Ok(super::status(
+    Ok(super::output::status(
         findings.iter().all(|found| found.state != ERROR),
     ))
 }
@@ -166,7 +166,7 @@ async fn examine(session: &Session, findings: &mut Vec<Finding>) -> Result<(), D
             .hint("shared_preload_libraries = 'fetchq' and a restart: without it nothing runs in the background, and waiting calls poll")
     });
     findings.push(rights(session, &role).await?);
-    // What runs, what is late, what blocks, and who holds back the removal of dead rows.
+    // What runs, what is late, what blocks, and which session holds back the removal of dead rows.
     for row in session.rows("select * from fetchq.status()", &[]).await? {
         let hint = row["hint"].as_str();
         let state = if hint.is_some() { WARNING } else { OK };

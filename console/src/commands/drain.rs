@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::CommandError;
+use super::error::CommandError;
 use super::output::Output;
 use super::session::Session;
 

@@ -2,7 +2,7 @@
 use clap::Args;
 use serde_json::{Map, Value};
 
-use super::CommandError;
+use super::error::CommandError;
 
 #[derive(Debug, Args)]
 pub struct FilterArgs {

@@ -1,22 +1,21 @@
 //! The commands for the shell: one call of the SQL API each, as a table for people or as JSON for programs.
 mod doctor;
 mod drain;
+mod error;
 mod filter;
 mod output;
 mod put;
 mod session;
 mod sync;
 
-use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, Subcommand};
-use clap_complete::Shell;
-use fetchq_connect::{DbError, DbErrorKind};
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use error::CommandError;
 use filter::FilterArgs;
-use output::Output;
+use output::{Output, status};
 use session::Session;
 
 /// Which database, and how to print. Every command takes these.
@@ -74,11 +73,6 @@ pub enum Command {
     Sync(With<sync::SyncArgs>),
     /// Looks for what is wrong with the installation, the rights and the way to the server.
     Doctor(With<Nothing>),
-    /// Prints the completions of a shell.
-    Completions {
-        /// Which shell.
-        shell: Shell,
-    },
 }
 
 /// A document.
@@ -133,42 +127,6 @@ pub struct RetryArgs {
     dry_run: bool,
 }
 
-/// Why a command failed.
-#[derive(Debug, thiserror::Error)]
-pub enum CommandError {
-    #[error(transparent)]
-    Config(#[from] fetchq_connect::ConfigError),
-    #[error("{}", with_hint(.0))]
-    Call(#[from] DbError),
-    #[error("{0}")]
-    Usage(String),
-    #[error("{0} cannot be read: {1}")]
-    File(String, std::io::Error),
-    #[error("{0} is not JSON: {1}")]
-    Json(String, serde_json::Error),
-    #[error("the output cannot be written: {0}")]
-    Output(#[from] std::io::Error),
-}
-
-fn with_hint(error: &DbError) -> String {
-    let mut text = error.message.clone();
-    if let Some(code) = &error.code {
-        text.push_str(&format!(" (SQLSTATE {code})"));
-    }
-    // PostgreSQL itself refuses who may not even use the schema, and gives no hint.
-    let hint = match error.kind {
-        DbErrorKind::Forbidden => Some(
-            "grant usage on schema fetchq to the role, and fetchq.queue_grant() gives rights on a queue",
-        ),
-        _ => None,
-    };
-    if let Some(hint) = error.hint.as_deref().or(hint) {
-        text.push_str("\nhint: ");
-        text.push_str(hint);
-    }
-    output::printable(&text)
-}
-
 /// Runs a command. The status says whether what was asked for is so.
 ///
 /// # Errors
@@ -210,26 +168,6 @@ pub async fn run(command: Command) -> Result<ExitCode, CommandError> {
         Command::Doctor(with) => {
             doctor::run(with.on.url.as_deref(), &Output::new(with.on.json)).await
         }
-        Command::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(
-                shell,
-                &mut crate::cli::Cli::command(),
-                "fetchq",
-                &mut script,
-            );
-            std::io::stdout().write_all(&script)?;
-            Ok(ExitCode::SUCCESS)
-        }
-    }
-}
-
-/// The status of a command whose answer is yes or no.
-fn status(is_so: bool) -> ExitCode {
-    if is_so {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
     }
 }
 

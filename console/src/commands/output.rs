@@ -1,5 +1,6 @@
 //! What a command prints: a table for people, or JSON.
 use std::io::{Result, Write, stdout};
+use std::process::ExitCode;
 
 use serde_json::Value;
 
@@ -99,6 +100,15 @@ impl Output {
             }
         }
         Ok(())
+    }
+}
+
+/// The status of a command whose answer is yes or no.
+pub fn status(is_so: bool) -> ExitCode {
+    if is_so {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::CommandError;
+use super::error::CommandError;
 use super::output::Output;
 use super::session::Session;
 

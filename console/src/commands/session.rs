@@ -3,12 +3,12 @@ use fetchq_connect::{DbError, Single, Target, each};
 use serde_json::Value;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::CommandError;
+use super::error::CommandError;
 
 /// A parameter of a statement. Its type is that of the value, so no statement has to be prepared, and a pooler in
 /// transaction mode may be between.
 pub trait Param: ToSql + Sync {
-    /// The type that the server is told.
+    /// The type, as the server gets it.
     fn as_type(&self) -> Type;
     /// The value.
     fn as_sql(&self) -> &(dyn ToSql + Sync);

@@ -5,7 +5,7 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::CommandError;
+use super::error::CommandError;
 use super::output::Output;
 use super::put::json_of;
 use super::session::Session;

@@ -132,7 +132,7 @@ async fn expires(look: &Session, subject: &str) {
 async fn a_document_expires_in_time_whatever_has_become_of_the_one_before() {
     let cluster = with_worker("expiry_notes", "fsync = off\nmax_prepared_transactions = 5");
     let server = cluster.server();
-    let mut look = server.connect("postgres").await;
+    let look = server.connect("postgres").await;
     look.sql(
         "create extension fetchq;
          select fetchq.queue_create('q', '{\"history\": {\"killed\": \"1 day\"}}')",
@@ -154,7 +154,7 @@ async fn a_document_expires_in_time_whatever_has_become_of_the_one_before() {
         .await;
     expires(&look, "second").await;
 
-    // The background worker that was told is another one than the one that has to know.
+    // The session has told another background worker than the one that has to know.
     look.sql("select fetchq.doc_put('q', 'third', expires_in => '5 s')")
         .await;
     look.sql("select fetchq.doc_pop('q')").await;

@@ -119,17 +119,19 @@ async fn who_can_only_read_is_not_woken_in_place_of_a_worker() {
              alter role wait_reader login",
         )
         .await;
-    let reads = async |call: &str| {
-        let reader = db.connect().await;
-        reader
-            .sql("set application_name = 'waits'; set role wait_reader")
-            .await;
-        let call = call.to_owned();
-        tokio::spawn(async move { reader.text(&call).await })
+    let reads = |call: &str| {
+        let (db, call) = (db.clone(), call.to_owned());
+        tokio::spawn(async move {
+            let reader = db.connect().await;
+            reader
+                .sql("set application_name = 'waits'; set role wait_reader")
+                .await;
+            reader.text(&call).await
+        })
     };
     let mut readers = Vec::new();
     for call in [CALL, CALL, "call fetchq.queue_wait('{other,q}', '30 s')"] {
-        readers.push(reads(call).await);
+        readers.push(reads(call));
     }
     asleep(&session, 3).await;
     let worker = waits(&db, CALL).await;
@@ -147,7 +149,7 @@ async fn who_can_only_read_is_not_woken_in_place_of_a_worker() {
     }
     // The same role can take documents of the other queue, so one document wakes one of two.
     session.sql("select fetchq.doc_lease('q')").await;
-    let first = reads("call fetchq.queue_wait('{q,other}', '30 s')").await;
+    let first = reads("call fetchq.queue_wait('{q,other}', '30 s')");
     asleep(&session, 1).await;
     let second = waits(&db, "call fetchq.queue_wait('{other}', '30 s')").await;
     asleep(&session, 2).await;
