@@ -123,9 +123,10 @@ async fn p11_a_session_that_the_server_ends(p: Place) {
     );
 }
 
-/// A server of its own, which writes to disk what it acknowledges.
+/// A server of its own, which writes to disk what it acknowledges, leases too.
 async fn own_host(p: Place) -> Place {
-    let host = Host::start(&p.queue, "max_connections = 60\nsynchronous_commit = on").await;
+    let settings = "max_connections = 60\nsynchronous_commit = on\nfetchq.synchronous_leases = on";
+    let host = Host::start(&p.queue, settings).await;
     p.on(std::sync::Arc::new(host)).await
 }
 
