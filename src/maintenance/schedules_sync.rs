@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 use crate::maintenance::schedules::create;
 use crate::store::queues::queue;
 use crate::store::queues::rights::{self, Right};
-use crate::store::upkeep::schedules as store;
-use crate::store::upkeep::schedules::NewSchedule;
+use crate::store::upkeep::schedules::{self, NewSchedule};
+use crate::store::upkeep::schedules_sync as store;
 
 /// What was done with a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +113,7 @@ fn lock_queues(list: &[NewSchedule], existing: &[(String, String)]) -> Result<()
 /// `Error::ScheduleOfOther`.
 fn lock_own(owner: &str, name: &str) -> Result<bool> {
     let is_there = || {
-        let Some(queue) = store::queue_of(name) else {
+        let Some(queue) = schedules::queue_of(name) else {
             return Ok(false);
         };
         rights::require_existing(&QueueName::parse(&queue)?, Right::Manage)?;
@@ -128,7 +128,7 @@ fn lock_own(owner: &str, name: &str) -> Result<bool> {
     if !is_there()? {
         return Ok(false);
     }
-    store::lock(name);
+    schedules::lock(name);
     // Meanwhile it may have become that of another queue.
     is_there()
 }
@@ -153,6 +153,6 @@ fn declare(owner: &str, wanted: &NewSchedule) -> Result<Option<Action>> {
 
 /// Drops a schedule. None: it was dropped meanwhile.
 fn withdraw(owner: &str, name: &str) -> Result<Option<Action>> {
-    let is_dropped = lock_own(owner, name)? && store::drop(name);
+    let is_dropped = lock_own(owner, name)? && schedules::drop(name);
     Ok(is_dropped.then_some(Action::Dropped))
 }
