@@ -1,4 +1,4 @@
-//! An adapter: the program of a client, which is told what to do in lines of JSON.
+//! An adapter: the program of a client, which does what lines of JSON say.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

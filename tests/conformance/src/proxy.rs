@@ -45,7 +45,7 @@ struct Shared {
     /// For new connections: `Cut` refuses them.
     first: Mutex<Way>,
     opened: AtomicUsize,
-    /// Each part of an answer waits for so many milliseconds.
+    /// Each part of an answer waits for this many milliseconds.
     delay: AtomicU64,
     /// A connection on which the client sends this becomes mute, before it is passed on.
     needle: Mutex<Option<Needle>>,

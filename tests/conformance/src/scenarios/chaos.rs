@@ -39,7 +39,11 @@ async fn put(p: &Place, ledger: &mut Ledger, writes: bool) {
         ledger.put += 1;
         let n = ledger.put;
         let mut script = vec![json!({"op": "sleep", "seconds": f64::from((n % 5) as u32) * 0.05})];
-        let queue = if writes && n % 2 == 0 { WRITES } else { PLAIN };
+        let queue = if writes && n.is_multiple_of(2) {
+            WRITES
+        } else {
+            PLAIN
+        };
         if queue == WRITES {
             script.push(json!({"op": "sql", "sql": format!("insert into {}_effects values ('d{n}')", p.queue)}));
         }
