@@ -83,7 +83,10 @@ impl Pooler {
         BufReader::new(process.stdout.as_mut().expect("its output"))
             .read_line(&mut line)
             .expect("read the port");
-        self.port = line.trim().parse().expect("scripts/pooler.sh gives the port");
+        self.port = line
+            .trim()
+            .parse()
+            .expect("scripts/pooler.sh gives the port");
         self.process = Some(process);
     }
 
