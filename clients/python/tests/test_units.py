@@ -305,6 +305,21 @@ def test_the_engine_asks_for_no_more_than_there_is_room() -> None:
     assert call is not None and call.max_docs == 2
 
 
+def test_the_server_and_the_handlers_work_at_the_same_time() -> None:
+    engine = make(concurrency=20)
+    first = engine.take_call(0.0)
+    assert first is not None and first.max_docs == 10
+    jobs = engine.answered(first, [row(f"a{n}") for n in range(10)], 0.0)
+    second = engine.take_call(0.0)
+    assert second is not None and second.max_docs == 10 and not second.settled
+    for job in jobs:
+        engine.begin(job, 0.0)
+        engine.ended(job, [Complete()], 0.001)
+    engine.answered(second, [row(f"b{n}") for n in range(10)], 0.001)
+    third = engine.take_call(0.001)
+    assert third is not None and len(third.settled) == 10 and third.max_docs == 10
+
+
 def test_settlements_wait_for_others_only_while_some_run() -> None:
     engine = make()
     jobs = lease(engine, 0.0, row("a"), row("b"))
@@ -404,10 +419,10 @@ def test_a_refused_list_is_sent_one_by_one() -> None:
 
 
 def test_weights_share_the_slots_of_the_process() -> None:
-    engine = make(concurrency=8, queues="ab", weight_a=3)
+    engine = make(concurrency=7, queues="ab", weight_a=2)
     first = engine.take_call(0.0)
-    assert first is not None and first.lane.queue == "a" and first.max_docs == 6
-    engine.answered(first, [row(f"a{n}") for n in range(6)], 0.0)
+    assert first is not None and first.lane.queue == "a" and first.max_docs == 5
+    engine.answered(first, [row(f"a{n}") for n in range(5)], 0.0)
     second = engine.take_call(0.0)
     assert second is not None and second.lane.queue == "b" and second.max_docs == 2
     engine.answered(second, [], 0.0)
@@ -441,7 +456,13 @@ def test_a_session_waits_for_quiet_queues_and_is_interrupted_when_another_become
     engine.lanes[0].quiet_at = engine.lanes[1].quiet_at = 0.2
     assert engine.tick(0.21)[1] == []
     assert engine.tick(0.2 + HOLD)[1] == [group]
-    assert engine.wait_failed(group, OSError("interrupted"), 0.3) == 0.0
+    assert engine.tick(0.3)[1] == [], "a request to cancel has its time"
+    assert engine.tick(0.6)[1] == [group], "and is repeated"
+
+    class Cancelled(Exception):
+        sqlstate = "57014"
+
+    assert engine.wait_failed(group, Cancelled(), 0.7) == 0.0
 
 
 def test_a_pooler_that_is_too_small_is_noticed(caplog: pytest.LogCaptureFixture) -> None:

@@ -39,8 +39,10 @@ class Makes(Protocol):
 class Prepared:
     """The arguments of one call of a handler. Documents whose payload does not decode are settled already."""
 
-    def __init__(self, engine: Engine, job: Job, make: Makes) -> None:
+    def __init__(self, engine: Engine, job: Job, make: Makes, *, needed: bool = True) -> None:
+        """``needed``: contexts are made also for a handler that takes none."""
         self.task = job.task
+        needed = needed or job.task.takes_context or job.task.batch > 0
         self.job = job
         self.contexts: list[Any] = []
         payloads: list[Any] = []
@@ -48,11 +50,13 @@ class Prepared:
         for one in job.runs:
             try:
                 payloads.append(job.task.decode(loads(one.payload) if one.payload else None, one.lane.version))
-                one.context = make(engine, one, job.task)
-                self.contexts.append(one.context)
+                if needed:
+                    one.context = make(engine, one, job.task)
+                    self.contexts.append(one.context)
             except Exception as error:  # An upcast of the application may raise anything.
                 bad[id(one)] = error
         self.failures = bad
+        self.count = len(payloads)
         self.is_empty = not payloads
         if job.task.batch:
             batch: Batch[Any] = Batch(payloads, self.contexts)
@@ -71,12 +75,14 @@ class Prepared:
         if self.task.batch:
             given: Any = result
             if given is None or isinstance(given, (Outcome, BaseException)):
-                results = [given] * len(self.contexts)
-            elif isinstance(given, (list, tuple)) and len(given) == len(self.contexts):  # pyright: ignore
+                results = [given] * self.count
+            elif isinstance(given, (list, tuple)) and len(given) == self.count:  # pyright: ignore
                 results = list(given)  # pyright: ignore
             else:
                 wrong = InvalidResult(f"{self.task} must return a list with an outcome for each document, or nothing")
-                results = [wrong] * len(self.contexts)
+                results = [wrong] * self.count
+        if not self.failures and len(results) == 1:
+            return [as_outcome(results[0])]
         good = iter(results)
         return [self.failures[id(one)] if id(one) in self.failures else as_outcome(next(good)) for one in self.job.runs]
 
@@ -237,7 +243,7 @@ def work_in_thread(engine: Engine, plugins: Sequence[Plugin], job: Job) -> None:
     """Runs a plain handler in this thread."""
     if not engine.begin(job, monotonic()):
         return
-    prepared = Prepared(engine, job, Context)
+    prepared = Prepared(engine, job, Context, needed=bool(plugins))
     result = None if prepared.is_empty else call(prepared, plugins)
     engine.ended(job, prepared.outcomes(result), monotonic())
 
@@ -245,6 +251,8 @@ def work_in_thread(engine: Engine, plugins: Sequence[Plugin], job: Job) -> None:
 def call(prepared: Prepared, plugins: Sequence[Plugin]) -> Any:
     """Calls a handler with its middleware; gives what it has returned or raised."""
     try:
+        if not plugins:
+            return prepared.task.function(*prepared.arguments)
         with contextlib.ExitStack() as stack:
             for ctx in prepared.contexts:
                 for plugin in plugins:

@@ -57,9 +57,14 @@ def plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain).encode
+quoted = json.encoder.encode_basestring
+"""The JSON of a text."""
+
+
 def dumps(value: Any) -> str:
     """The JSON of a value. Raises ``ValueError`` or ``TypeError`` where PostgreSQL would refuse it."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain)
+    text = _encode(value)
     if "\\u0000" in text:  # Perhaps a backslash that is followed by that text.
         _refuse_nul(json.loads(text))
     if not text.isascii():

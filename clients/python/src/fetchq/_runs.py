@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -106,44 +105,49 @@ class Lane:
 class Run:
     """A document that is leased."""
 
-    def __init__(self, lane: Lane, row: Row, sent: float) -> None:
+    __slots__ = (
+        "_stop", "aborted_at", "attempts", "beat_sent", "context", "created_at", "deadline", "dirty", "due_at", "ends",
+        "gone", "headers", "iterations", "job", "key", "lane", "last_error", "lease", "limited", "max_attempts",
+        "next_beat", "payload", "priority", "progress", "queue", "reason", "seconds", "sent", "settling", "size",
+        "started", "stored", "stuck", "subject", "timeout_at",
+    )  # fmt: skip
+
+    def __init__(self, lane: Lane, row: Row, sent: float, jitter: float = 1.0) -> None:
         self.lane = lane
         self.queue = lane.queue
         (self.subject, self.payload, headers, self.attempts, self.max_attempts, self.lease, self.seconds) = row[:7]
-        (
-            self.ends,
-            self.created_at,
-            self.due_at,
-            self.priority,
-            self.iterations,
-            self.last_error,
-            progress,
-        ) = row[7:]
+        (self.ends, self.created_at, self.due_at, self.priority, self.iterations, self.last_error, progress) = row[7:]
+        self.key: tuple[str, str] = (lane.queue, self.subject)
         self.headers: dict[str, Any] = loads(headers) if headers else {}
         self.progress: Any = loads(progress) if progress else None
         self.size = len(self.payload or "")
         self.sent = sent
         # Not from the time of the answer: the lease began before it.
         self.deadline = sent + self.seconds
-        self.next_beat = sent + self.seconds / 3 * random.uniform(0.8, 1.0)
+        self.next_beat = sent + self.seconds / 3 * jitter
         self.beat_sent = sent
-        self.dirty = False
+        self.dirty = self.stuck = self.limited = self.settling = self.gone = False
         self.stored: list[Stored] = []
-        self.stop = threading.Event()
         self.reason: Reason | None = None
-        self.aborted_at = math.inf
+        self.aborted_at = self.timeout_at = math.inf
         self.started: float | None = None
-        self.timeout_at = math.inf
-        self.stuck = False
-        self.limited = False
-        self.settling = False
-        self.gone = False
         self.job: Job | None = None
         self.context: BaseContext | None = None
+        self._stop: threading.Event | None = None
 
     @property
-    def key(self) -> tuple[str, str]:
-        return self.queue, self.subject
+    def stop(self) -> threading.Event:
+        """Set when the run is aborted. It is made for a handler that asks for it."""
+        if self._stop is None:
+            self._stop = threading.Event()
+            if self.reason is not None:
+                self._stop.set()
+        return self._stop
+
+    def abort(self, reason: Reason) -> None:
+        self.reason = reason
+        if self._stop is not None:
+            self._stop.set()
 
 
 class Job:

@@ -70,16 +70,16 @@ _CREATE = f"select c.was_created from fetchq.queue_create({_text('queue')}, {_js
 _CONFIGURE = f"select cast(fetchq.queue_configure({_text('queue')}, {_json('settings')}) as text)"
 _SCHEDULES = f"select s.name, s.action from fetchq.schedules_sync({_text('owner')}, {_json('schedules')}) s"
 _NEXT = f"""select d.subject, cast(d.payload as text), cast(d.headers as text), d.attempts, d.max_attempts,
- d.lease, cast(extract(epoch from d.lease_ends - d.picked_at) as float8),
- cast(extract(epoch from d.lease_ends) as float8), cast(extract(epoch from d.created_at) as float8),
- cast(extract(epoch from d.due_at) as float8), d.priority, d.iterations, d.last_error, cast(d.progress as text)
+ d.lease, pg_catalog.date_part('epoch', d.lease_ends - d.picked_at),
+ pg_catalog.date_part('epoch', d.lease_ends), pg_catalog.date_part('epoch', d.created_at),
+ pg_catalog.date_part('epoch', d.due_at), d.priority, d.iterations, d.last_error, cast(d.progress as text)
  from fetchq.docs_next({_text("queue")}, {_json("settlements")}, cast(:max_docs as int), {_interval("lease")},
  cast(:version as int), {_text("worker")}, on_lost => 'warning') d"""
 _SETTLE = (
     "select s.subject, s.outcome, s.status"
     f" from fetchq.docs_settle({_text('queue')}, {_json('settlements')}, {_text('on_lost')}) s"
 )
-_EXTEND = f"""select e.queue, e.subject, e.outcome, cast(extract(epoch from e.lease_ends) as float8), e.stop
+_EXTEND = f"""select e.queue, e.subject, e.outcome, pg_catalog.date_part('epoch', e.lease_ends), e.stop
  from fetchq.docs_extend(null, {_json("list")}, {_interval("lease")}) e"""
 _WAIT = f"""call fetchq.worker_wait(cast(:queues as text[]), {_text("worker")}, {_interval("timeout")},
  {_json("leases")}, cast(:version as int), mark => cast(:mark as bigint[]))"""

@@ -290,7 +290,7 @@ class AsyncWorker:
     async def _work(self, job: Job) -> None:
         if not self.engine.begin(job, monotonic()):
             return
-        prepared = Prepared(self.engine, job, AsyncContext)
+        prepared = Prepared(self.engine, job, AsyncContext, needed=bool(self.plugins or job.task.transaction))
         if prepared.is_empty:
             self.engine.ended(job, prepared.outcomes(None), monotonic())
         elif job.task.transaction:
@@ -301,6 +301,8 @@ class AsyncWorker:
     async def _call(self, job: Job, prepared: Prepared) -> Any:
         """Calls a handler with its middleware; gives what it has returned or raised."""
         try:
+            if not self.plugins:
+                return await self._run_handler(job, prepared)
             async with contextlib.AsyncExitStack() as stack:
                 for ctx in prepared.contexts:
                     for plugin in self.plugins:
@@ -310,8 +312,7 @@ class AsyncWorker:
                         else:
                             stack.enter_context(around)
                 try:
-                    with self._cancellable(job):
-                        result = await prepared.task.function(*prepared.arguments)
+                    result = await self._run_handler(job, prepared)
                 except Outcome as outcome:
                     result = outcome
                 prepared.note(result)
@@ -319,24 +320,20 @@ class AsyncWorker:
         except BaseException as error:  # A cancellation ends a handler only.
             return error
 
-    @contextlib.contextmanager
-    def _cancellable(self, job: Job) -> Generator[None, None, None]:
+    async def _run_handler(self, job: Job, prepared: Prepared) -> Any:
         """While the handler itself runs, an abort cancels this task, and not while its outcome is settled."""
         me, loop = asyncio.current_task(), asyncio.get_running_loop()
-        assert me is not None
         running = True
 
         def cancel() -> None:
-            if running:
+            if running and me is not None:
                 me.cancel()
 
-        with self.engine.lock:
-            job.cancel = lambda: _later(loop, cancel)
-            reason = job.runs[0].reason if len(job.runs) == 1 else None
-        if reason is not None:
+        job.cancel = lambda: _later(loop, cancel)
+        if len(job.runs) == 1 and (reason := job.runs[0].reason) is not None:
             raise Aborted(reason)
         try:
-            yield
+            return await prepared.task.function(*prepared.arguments)
         finally:
             running = False
 

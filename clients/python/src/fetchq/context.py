@@ -142,8 +142,8 @@ class Context(BaseContext):
 
     def check(self) -> None:
         """Raises :class:`~fetchq.Aborted` when the handler has to stop."""
-        if self._run.stop.is_set():
-            raise Aborted(self.reason or "lost")
+        if self.reason is not None:
+            raise Aborted(self.reason)
 
     def sleep(self, seconds: float) -> None:
         """Sleeps, and raises :class:`~fetchq.Aborted` as soon as the handler has to stop."""
@@ -178,8 +178,8 @@ class AsyncContext(BaseContext):
 
     def check(self) -> None:
         """Raises :class:`~fetchq.Aborted` when the handler has to stop."""
-        if self._run.stop.is_set():
-            raise Aborted(self.reason or "lost")
+        if self.reason is not None:
+            raise Aborted(self.reason)
 
     async def sleep(self, seconds: float) -> None:
         """Sleeps, or ends when the handler has to stop."""

@@ -92,6 +92,7 @@ class Engine:
         self.abandon_at = math.inf
         self.abandoned = False
         self.fatal: BaseException | None = None
+        self.beat_at = self.tick_at = math.inf
         self.last_beat: float | None = None
         self.last_call: float | None = None
         self.down_since: float | None = None
@@ -154,6 +155,9 @@ class Engine:
         # What was sent before is sent alone: the server then says of each document what has become of it.
         alone = self.stopping or lane.isolate or any(one.resent for one in settled)
         room = 0 if alone else self._room(lane)
+        if lane.slots.limit >= 8:
+            # In two halves: while the server settles and leases the one, this process works on the other.
+            room = min(room, (lane.slots.limit + 1) // 2 * lane.batch)
         if room <= 0:
             call = Call(lane, "settle", settled, 0)
             call.query = _sql.settle(lane.queue, body)
@@ -207,7 +211,6 @@ class Engine:
                 lane.poll_at = now + self.settings.poll * random.uniform(0.75, 1.25) if self.polling else math.inf
                 self.signal("wait")
                 self.signal("tick")
-            self.signal("call")
             return jobs
 
     def _done(self, call: Call, now: float) -> Lane:
@@ -232,8 +235,9 @@ class Engine:
         lane = call.lane
         jobs: list[Job] = []
         batches: dict[int, Job] = {}
+        jitter = random.uniform(0.8, 1.0)
         for row in rows:
-            run = Run(lane, row, call.sent)
+            run = Run(lane, row, call.sent, jitter)
             # A lease number of ours that is older was lost, or its settlement came before.
             if (former := self.runs.get(run.key)) is not None:
                 self._abort(former, "lost", now)
@@ -255,9 +259,12 @@ class Engine:
                 lane.slots.jobs += 1
             run.job = job
         if rows:
-            self.signal("tick")
-            self.signal("beat")
-            self.observe("slots", self.jobs)
+            if self.tick_at > now + 0.25:
+                self.signal("tick")
+            if call.sent + rows[0][6] / 3 * jitter < self.beat_at:
+                self.signal("beat")
+            if self.plugins:
+                self.observe("slots", self.jobs)
         return jobs
 
     def _task(self, lane: Lane, run: Run) -> TaskBase[Any] | None:
@@ -533,9 +540,13 @@ class Engine:
         if at == math.inf:
             return
         lane.settle.append(one)
+        # While the server settles one half, this process can work on the other one.
+        if len(lane.settle) * 2 >= min(lane.slots.limit, self.settings.concurrency):
+            at = 0.0
         if at < lane.settle_at:
             lane.settle_at = at
-            self.signal("call")
+            if not lane.calling:
+                self.signal("call")
 
     def _log_outcome(self, run: Run, outcome: Outcome) -> None:
         self.observe("settled", 1, queue=run.queue, outcome=outcome.action)
@@ -574,9 +585,8 @@ class Engine:
     def _abort(self, run: Run, reason: Reason, now: float) -> None:
         if run.reason is not None or run.settling or run.gone:
             return
-        run.reason = reason
+        run.abort(reason)
         run.aborted_at = now
-        run.stop.set()
         job = run.job
         if reason == "lost":
             self.counts["lost"] += 1
@@ -620,7 +630,9 @@ class Engine:
 
     def next_beat(self) -> float:
         with self.lock:
-            return min((run.next_beat for run in self.runs.values() if self._extends(run)), default=math.inf)
+            beats = (run.next_beat for run in self.runs.values() if self._extends(run))
+            self.beat_at = min(beats, default=math.inf)
+            return self.beat_at
 
     def _extends(self, run: Run) -> bool:
         if run.stuck or run.gone or run.reason in ("cancelled", "lost"):
@@ -843,7 +855,8 @@ class Engine:
             pending = [x.quiet_at + HOLD for x in self.lanes if now < x.quiet_at + HOLD < math.inf]
             again = any(group.call is not None and group.call.interrupted for group in self.groups)
             busy = bool(self.runs or self.stopping or self.calls or again)
-            return min([now + 0.2 if busy else now + 30, *pending]), restart
+            self.tick_at = min([now + 0.2 if busy else now + 30, *pending])
+            return self.tick_at, restart
 
     def _tick_run(self, run: Run, now: float) -> None:
         if now >= run.deadline and not run.settling:
@@ -929,6 +942,8 @@ class Engine:
             self.signal(topic)
 
     def observe(self, event: str, value: float, **attributes: Any) -> None:
+        if not self.plugins:
+            return
         for plugin in self.plugins:
             plugin.observe(event, value, attributes)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Union
 
-from ._json import clean_text, dumps
+from ._json import clean_text, dumps, quoted
 
 if TYPE_CHECKING:
     from .tasks import Doc
@@ -200,9 +200,9 @@ def describe(error: Any) -> str:
 def settlement(subject: str, lease: int, outcome: Outcome, then: Sequence[Doc] = ()) -> str:
     """The JSON of a settlement. It is encoded where the handler has ended, so that what cannot be encoded is
     an error of that handler alone."""
-    body: dict[str, Any] = {"subject": subject, "lease": lease, "action": outcome.action}
-    body.update((k, v) for k, v in outcome.keys().items() if v is not None)
-    follow = [*outcome.then, *(then if outcome.succeeds else ())]
-    if follow:
-        body["then"] = [doc.as_json() for doc in follow]
-    return dumps(body)
+    # The subject came from the server, so only what is added here can be refused.
+    head = f'{{"subject":{quoted(subject)},"lease":{lease},"action":"{outcome.action}"'
+    more = {k: v for k, v in outcome.keys().items() if v is not None}
+    if follow := [*outcome.then, *(then if outcome.succeeds else ())]:
+        more["then"] = [doc.as_json() for doc in follow]
+    return head + (f",{dumps(more)[1:]}" if more else "}")

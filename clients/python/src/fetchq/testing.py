@@ -95,8 +95,7 @@ def _job(task: TaskBase[Any], payload: Any, attempts: int, options: dict[str, An
     row += (1, 60.0, now + 60, now, now, 0, 0, options.get("last_error"))
     run = Run(lane, (*row, None if progress is None else dumps(progress)), monotonic())
     if (reason := options.get("reason")) is not None:
-        run.reason = reason
-        run.stop.set()
+        run.abort(reason)
     return engine, Job(task, [run])
 
 
