@@ -452,7 +452,7 @@ def documented(tree):
 
 
 # The families whose calls go elsewhere than to src/store/: their file below src/.
-ELSEWHERE = {"waiting": "src/waiting.rs", "schedules_sync": "src/store/upkeep/schedules.rs"}
+ELSEWHERE = {"waiting": "src/waiting.rs"}
 
 
 def families(tree):
