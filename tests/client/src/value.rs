@@ -116,6 +116,9 @@ pub fn text_of(row: &Row, at: usize) -> String {
         Type::TEXT_ARRAY => row
             .get::<_, Option<Vec<String>>>(at)
             .map_or_else(|| "null".to_owned(), |texts| format!("{texts:?}")),
+        Type::INT8_ARRAY => row
+            .get::<_, Option<Vec<i64>>>(at)
+            .map_or_else(|| "null".to_owned(), |numbers| format!("{numbers:?}")),
         ref other => panic!("text_of() does not know {other}"),
     }
 }

@@ -485,7 +485,7 @@ async fn what_the_data_owner_lacks_is_said_and_given_back() {
         (
             "alter table fetchq_data.q__docs owner to fetchq_dump_other",
             "mixed|fetchq_dump_data, but q__docs belongs to fetchq_dump_other|",
-            18,
+            20,
             "select * from fetchq.docs_list('q')",
         ),
         (
@@ -503,7 +503,7 @@ async fn what_the_data_owner_lacks_is_said_and_given_back() {
         (
             "revoke pg_read_all_stats from fetchq_dump_data",
             "incomplete|fetchq_dump_data, which lacks membership in pg_read_all_stats|",
-            18,
+            20,
             "",
         ),
     ] {

@@ -93,6 +93,7 @@ for (const library of LIBRARIES) {
       const task = defineTask<string>(await s.queue({ max_attempts: 1 }));
       const worker = new Worker(s.fq, { grace: 300, abortGrace: 300 }).handle(task, async (what, ctx) => {
         const aborted = untilAborted(ctx.signal);
+        aborted.catch(() => undefined);
         if (what === 'quick') return new Promise((resolve) => setTimeout(resolve, 100, 'in time'));
         if (what === 'finishes') return aborted.catch(() => 'after all');
         if (what === 'fails')

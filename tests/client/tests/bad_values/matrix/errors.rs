@@ -19,6 +19,7 @@ const SAID: &[(&str, &[&str])] = &[
     ("ordering_key", &["ordering key"]),
     ("metrics", &["metric name"]),
     ("docs", &["document 1 of the list"]),
+    ("schedules", &["schedule 1 of the list"]),
     ("settings", &["setting \""]),
     ("settlements", &["settlement "]),
     ("extensions", &["extension "]),
