@@ -68,10 +68,11 @@ def put(db: Db, queue: str, subject: str, payload: str = "{}") -> None:
 
 def test_a_first_signal_waits_and_a_second_one_ends_at_once(db: Db, kind: str, queue: str, url: str) -> None:
     program = Program(kind, queue, url, "--grace", "600")
-    put(db, queue, "short", '{"sleep": 3}')
+    put(db, queue, "short", '{"sleep": 1.5}')
     put(db, queue, "long", '{"sleep": 600}')
-    until("both run", lambda: db.state(queue, "short")[0] == db.state(queue, "long")[0] == "active")
-    time.sleep(1)  # A document that is leased and has not begun is handed back.
+    # What is leased and has not begun goes back at once.
+    begun = "select progress is not null from fetchq.doc_get(%s, %s)"
+    until("both have begun", lambda: db.value(begun, queue, "short") and db.value(begun, queue, "long"))
     program.send(signal.SIGTERM)
     until("it is completed", lambda: db.state(queue, "short") == ("completed", 0))
     assert program.process.poll() is None
