@@ -269,6 +269,24 @@ pub enum Error {
     UnknownScheduleOf { name: String, queue: String },
     #[error("schedule \"{0}\" already exists")]
     ScheduleExists(String),
+    /// `owner`: the one that has declared it, if one has.
+    #[error("schedule \"{name}\" already exists: {}", describe_owner(owner.as_deref()))]
+    ScheduleOfOther { name: String, owner: Option<String> },
+    #[error("the schedules are not a JSON array, but a JSON {0}")]
+    NoSchedules(&'static str),
+    #[error("schedule {at} of the list{} is not valid: {reason}", quoted(name))]
+    BadListedSchedule {
+        at: usize,
+        /// Empty where it has none.
+        name: String,
+        reason: String,
+    },
+    #[error("schedule {at} of the list{} is not valid: {error}", quoted(name))]
+    InSchedules {
+        at: usize,
+        name: String,
+        error: Box<Error>,
+    },
     #[error("schedule \"{0}\" can neither be added nor found")]
     HiddenSchedule(String),
     #[error(
@@ -347,6 +365,21 @@ impl std::fmt::Display for UnknownName {
     }
 }
 
+fn describe_owner(owner: Option<&str>) -> String {
+    match owner {
+        Some(owner) => format!("\"{}\" declares it", shorten(owner)),
+        None => "it was made by hand".to_owned(),
+    }
+}
+
+/// A name in quotation marks, after a space.
+fn quoted(name: &str) -> String {
+    match name {
+        "" => String::new(),
+        name => format!(" (\"{name}\")"),
+    }
+}
+
 /// A result with an error of fetchq.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -359,7 +392,9 @@ impl Error {
                 ERRCODE_NULL_VALUE_NOT_ALLOWED
             }
             Self::ListLengths { .. } | Self::ManyDimensions { .. } => ERRCODE_ARRAY_ELEMENT_ERROR,
-            Self::InList { error, .. } | Self::InThen { error, .. } => error.code(),
+            Self::InList { error, .. }
+            | Self::InThen { error, .. }
+            | Self::InSchedules { error, .. } => error.code(),
             Self::LongDuration { .. } => ERRCODE_DATETIME_FIELD_OVERFLOW,
             Self::BadInterval(..) => ERRCODE_INVALID_DATETIME_FORMAT,
             Self::NegativeLimit { .. }
@@ -372,6 +407,8 @@ impl Error {
             | Self::BadUnit(_)
             | Self::BadDirection(_)
             | Self::BadSchedule { .. }
+            | Self::NoSchedules(_)
+            | Self::BadListedSchedule { .. }
             | Self::NeverTicks(_)
             | Self::UnknownZone(_)
             | Self::NumberOfQueues { .. }
@@ -388,7 +425,9 @@ impl Error {
             Self::QueueElsewhere { .. } | Self::DeadLetterElsewhere { .. } => {
                 ERRCODE_INVALID_CATALOG_NAME
             }
-            Self::ScheduleExists(_) | Self::QueueIsHere(_) => ERRCODE_DUPLICATE_OBJECT,
+            Self::ScheduleExists(_) | Self::ScheduleOfOther { .. } | Self::QueueIsHere(_) => {
+                ERRCODE_DUPLICATE_OBJECT
+            }
             Self::NotActive { .. }
             | Self::SomeNotActive { .. }
             | Self::LeaseLost { .. }
@@ -478,6 +517,15 @@ impl Error {
     pub fn in_then(self, at: usize) -> Self {
         Self::InThen {
             at: at + 1,
+            error: Box::new(self),
+        }
+    }
+
+    /// The error of an element of a list of schedules. `at` counts from 0.
+    pub fn in_schedules(self, at: usize, name: &str) -> Self {
+        Self::InSchedules {
+            at: at + 1,
+            name: shorten(name),
             error: Box::new(self),
         }
     }

@@ -140,15 +140,15 @@ pub fn check_metric(metric: &str) -> Result<&str, Invalid> {
     }
 }
 
-/// The length of the longest place of a queue, in characters.
-const PLACE_MAX: usize = 200;
+/// The length of the longest line, in characters.
+const LINE_MAX: usize = 200;
 
-/// What a place must be.
-pub const PLACE: &str = "a text of 1 to 200 characters, none of them a control character";
+/// What the place of a queue and the owner of schedules must be.
+pub const LINE: &str = "a text of 1 to 200 characters, none of them a control character";
 
-/// Whether a text can say where a queue lives.
-pub fn is_place(text: &str) -> bool {
-    (1..=PLACE_MAX).contains(&text.chars().count()) && !text.chars().any(char::is_control)
+/// Whether a text is a line that can be shown in a list.
+pub fn is_line(text: &str) -> bool {
+    (1..=LINE_MAX).contains(&text.chars().count()) && !text.chars().any(char::is_control)
 }
 
 /// Cuts a text to at most `max` characters. Returns the text, and whether it was cut.
@@ -224,11 +224,11 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_a_short_line() {
-        assert!(is_place("db2:5432/shop") && is_place(&"é".repeat(PLACE_MAX)));
-        let long = "é".repeat(PLACE_MAX + 1);
+    fn a_line_is_short() {
+        assert!(is_line("db2:5432/shop") && is_line(&"é".repeat(LINE_MAX)));
+        let long = "é".repeat(LINE_MAX + 1);
         for place in ["", "a\nb", long.as_str()] {
-            assert!(!is_place(place), "{place}");
+            assert!(!is_line(place), "{place}");
         }
     }
 

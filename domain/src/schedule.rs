@@ -6,13 +6,31 @@ use std::collections::VecDeque;
 
 use crate::invalid::Invalid;
 use crate::local_time::{Zone, written};
+use crate::names::SUBJECT_MAX;
 use crate::rhythm::{END_OF_TIME_S, Rhythm};
 
 /// The length of the longest name of a schedule, in characters.
 ///
 /// The subject of a document is the name, `@`, and the time of the tick, such as
-/// `2026-03-29T01:00:00Z`: 50 characters at most.
-pub const NAME_MAX: usize = 29;
+/// `2026-03-29T01:00:00Z`: 21 characters, because no tick is after the year 5000.
+pub const NAME_MAX: usize = SUBJECT_MAX - 21;
+
+/// The keys of a schedule in the list of `schedules_sync`.
+pub const SYNC_KEYS: [&str; 13] = [
+    "name",
+    "queue",
+    "schedule",
+    "payload",
+    "timezone",
+    "version",
+    "priority",
+    "catch_up",
+    "catch_up_limit",
+    "jitter",
+    "starts_at",
+    "ends_at",
+    "headers",
+];
 
 /// A tick is on time when it is at most this late, in seconds. A later one was missed.
 pub const GRACE_S: i64 = 60;

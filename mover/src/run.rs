@@ -1,7 +1,7 @@
 //! The course of a run of `fetchq move`.
 use std::time::{Duration, Instant};
 
-use fetchq_domain::names::{PLACE, QueueName, is_place};
+use fetchq_domain::names::{LINE, QueueName, is_line};
 use serde_json::{Value, json};
 
 use crate::args::MoveArgs;
@@ -70,7 +70,7 @@ pub async fn run(args: &MoveArgs) -> Ended {
 fn read(args: &MoveArgs) -> Result<(Stops, Vec<QueueName>)> {
     let stops = Stops::from_environment()?;
     match &args.place {
-        Some(place) if !is_place(place) => Err(Failure::new(format!("--place must be {PLACE}"))),
+        Some(place) if !is_line(place) => Err(Failure::new(format!("--place must be {LINE}"))),
         _ => Ok((stops, parse_all(&args.queues)?)),
     }
 }

@@ -27,6 +27,7 @@ mod queue_places;
 mod reading;
 mod rights;
 mod schedules;
+mod schedules_sync;
 mod stats;
 mod status;
 mod triggers;

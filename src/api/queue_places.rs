@@ -3,7 +3,7 @@
 use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond_write};
-use crate::domain::names::{PLACE, is_place};
+use crate::domain::names::{LINE, is_line};
 use crate::domain::wording::shorten;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
@@ -34,12 +34,12 @@ fn place(call: &Call, at: usize) -> Result<Option<&str>> {
     let Some(text) = call.opt_text(at).filter(|text| !text.is_empty()) else {
         return Ok(None);
     };
-    match is_place(text) {
+    match is_line(text) {
         true => Ok(Some(text)),
         false => Err(Error::BadValue {
             argument: "place",
             value: shorten(text),
-            rule: PLACE,
+            rule: LINE,
         }),
     }
 }

@@ -9,6 +9,7 @@ use crate::domain::wording::shorten_message;
 use crate::error::{Error, Result};
 use crate::maintenance::schedules as run;
 use crate::pg::call::{Call, Reply};
+use crate::pg::json::Jsonb;
 use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
 use crate::pg::{role, subtransaction};
@@ -18,11 +19,6 @@ use crate::store::queues::queue;
 use crate::store::queues::rights::{self, Right, Scope};
 use crate::store::upkeep::schedules as store;
 use crate::store::upkeep::schedules::{NewSchedule, Timing};
-
-/// The name of a schedule, checked.
-fn schedule_name(call: &Call, at: usize) -> Result<&str> {
-    Ok(schedule::check_name(call.text(at, "name")?)?)
-}
 
 /// The queue to which the schedules of a call have to belong, if the caller names one. The queue
 /// exists, and the caller has the right on it.
@@ -97,6 +93,64 @@ fn parse_interval(given: &str, text: &str) -> Result<Interval> {
         .map_err(|e| bad(e.to_string()))
 }
 
+/// What a caller says of a schedule.
+pub(super) struct Options<'a> {
+    pub name: &'a str,
+    pub queue: &'a QueueName,
+    /// When it ticks.
+    pub schedule: &'a str,
+    pub payload: Jsonb,
+    pub headers: Option<Jsonb>,
+    pub timezone: &'a str,
+    pub version: i32,
+    pub priority: i32,
+    pub catch_up: &'a str,
+    pub catch_up_limit: i32,
+    pub jitter: Interval,
+    pub starts_at: Option<i64>,
+    pub ends_at: Option<i64>,
+}
+
+impl<'a> Options<'a> {
+    /// The schedule as it is wanted, by the caller.
+    ///
+    /// Fails with `Invalid::ScheduleName`, with `BadSchedule` or `BadValue`, and with `BadDuration` or
+    /// `LongDuration`.
+    pub fn checked(self, owner: Option<&'a str>) -> Result<NewSchedule<'a>> {
+        let (cron, every) = match schedule::form(self.schedule) {
+            Form::Cron(cron) => (Some(cron), None),
+            Form::Every(text) => (None, Some(parse_interval(self.schedule, text)?)),
+        };
+        run::catch_up(self.catch_up)?;
+        if !(1..=CATCH_UP_MAX).contains(&self.catch_up_limit) {
+            return Err(Error::BadValue {
+                argument: "catch_up_limit",
+                value: self.catch_up_limit.to_string(),
+                rule: "1 to 10000",
+            });
+        }
+        Ok(NewSchedule {
+            name: schedule::check_name(self.name)?,
+            queue: self.queue,
+            given: self.schedule,
+            cron,
+            every,
+            payload: self.payload,
+            headers: doc_options::headers(self.headers)?,
+            timezone: self.timezone,
+            version: self.version,
+            priority: self.priority,
+            catch_up: self.catch_up,
+            catch_up_limit: self.catch_up_limit,
+            jitter: self.jitter.as_duration("jitter")?,
+            starts_at: self.starts_at,
+            ends_at: self.ends_at,
+            made_by: role::current(),
+            owner,
+        })
+    }
+}
+
 /// `schedule_create(name, queue, schedule, payload, timezone, version, priority, catch_up,
 /// catch_up_limit, jitter, starts_at, ends_at, replace, headers) → (was_created, next_tick)`:
 /// pushes a document with `payload` and `headers` at each tick. `schedule` is a cron expression or an interval, `catch_up`
@@ -110,44 +164,28 @@ fn parse_interval(given: &str, text: &str) -> Result<Interval> {
 fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 1)?;
-        let given = call.text(2, "schedule")?;
-        let (cron, every) = match schedule::form(given) {
-            Form::Cron(cron) => (Some(cron), None),
-            Form::Every(text) => (None, Some(parse_interval(given, text)?)),
-        };
-        let catch_up = call.text(7, "catch_up")?;
-        run::catch_up(catch_up)?;
-        let catch_up_limit = call.int(8, "catch_up_limit")?;
-        if !(1..=CATCH_UP_MAX).contains(&catch_up_limit) {
-            return Err(Error::BadValue {
-                argument: "catch_up_limit",
-                value: catch_up_limit.to_string(),
-                rule: "1 to 10000",
-            });
-        }
-        let wanted = NewSchedule {
-            name: schedule_name(call, 0)?,
+        let options = Options {
+            name: call.text(0, "name")?,
             queue: &queue,
-            cron,
-            every,
+            schedule: call.text(2, "schedule")?,
             payload: payload(call, 3)?,
-            headers: doc_options::headers(call.opt_json(13))?,
+            headers: call.opt_json(13),
             timezone: call.text(4, "timezone")?,
             version: call.int(5, "version")?,
             priority: call.int(6, "priority")?,
-            catch_up,
-            catch_up_limit,
-            jitter: call.interval(9, "jitter")?.as_duration("jitter")?,
+            catch_up: call.text(7, "catch_up")?,
+            catch_up_limit: call.int(8, "catch_up_limit")?,
+            jitter: call.interval(9, "jitter")?,
             starts_at: call.opt_timestamp(10),
             ends_at: call.opt_timestamp(11),
-            made_by: role::current(),
         };
+        let wanted = options.checked(None)?;
         let replace = call.bool(12, "replace")?;
         // A schedule that is replaced may push into another queue now.
         lock_schedule(wanted.name, None)?;
         let (was_created, next) = rights::with(&queue, Right::Manage, || {
             queue::lock_against_drop(&queue)?;
-            run::create(&wanted, given, replace)
+            run::create(&wanted, replace)
         })?;
         commit::schedules_changed();
         Ok(call.record(&[Arg::from(was_created), Arg::timestamp(next)]))

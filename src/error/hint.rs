@@ -14,7 +14,8 @@ impl Error {
             Self::NeitherGiven { one, other } => format!("Pass {one} or {other}."),
             Self::AlsoNeeded { given, needed } => format!("Pass {needed}, or omit {given}."),
             Self::BothGiven { one, other } => format!("Pass {one} or {other}, and omit the other one."),
-            Self::InList { error, .. } | Self::InThen { error, .. } => error.hint(),
+            Self::InList { error, .. } | Self::InThen { error, .. } | Self::InSchedules { error, .. } => error.hint(),
+            Self::NoSchedules(_) | Self::BadListedSchedule { .. } => format!(r#"Nothing was changed. Pass an array such as [{{"name": "nightly", "queue": "mail", "schedule": "30 2 * * *"}}]. The keys are {}."#, schedule::SYNC_KEYS.join(", ")),
             Self::UnknownQueue(queue) => {
                 let create = format!("reate it with: select * from fetchq.queue_create('{queue}')");
                 match &queue.nearest {
@@ -89,6 +90,8 @@ impl Error {
             Self::UnknownTask { .. } => "The tasks are mnt, sts, cmp, drp and lgp. Correct or delete the row in fetchq.jobs.".into(),
             Self::UnknownSchedule(_) => "See fetchq.schedule_list() for the names.".into(),
             Self::UnknownScheduleOf { queue, .. } => format!("See fetchq.schedule_list('{queue}') for the names."),
+            Self::ScheduleOfOther { name, owner: None } => format!("Nothing was changed. Use another name; or drop it first, in the same transaction: select fetchq.schedule_drop('{}')", name.replace('\'', "''")),
+            Self::ScheduleOfOther { .. } => "Nothing was changed. Use another name; or let that owner declare its schedules without it first.".into(),
             Self::ScheduleExists(_) => "Pass replace => true to change it.".into(),
             Self::HiddenSchedule(_) => "A row-level security policy on fetchq.schedules hides it, or a trigger suppresses the insert.".into(),
             Self::BadSchedule { .. } => "Pass a cron expression such as '30 2 * * mon-fri' (with seconds: '0 30 2 * * mon-fri') or '@daily', or an interval of whole seconds such as '5 minutes' or '1 month'.".into(),

@@ -8,4 +8,5 @@ pub mod recount;
 pub mod retention;
 pub mod runner;
 pub mod schedules;
+pub mod schedules_sync;
 pub mod snapshot;

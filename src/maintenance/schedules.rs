@@ -327,14 +327,14 @@ const NO_START: i64 = i64::MIN;
 /// same time.
 const MAX_CREATE_RETRIES: usize = 100;
 
-/// Creates a schedule, or changes an existing one with `replace`. `given` is the text that says
-/// when it ticks, for errors. Returns whether it was created, and its next tick in microseconds
-/// since 2000.
+/// Creates a schedule, or changes an existing one with `replace`. Returns whether it was created, and
+/// its next tick in microseconds since 2000.
 ///
 /// Fails with `Error::UnknownZone`, `Error::BadSchedule` when the cron expression or the interval
 /// is invalid, `Error::NeverTicks`, `Error::ScheduleExists` without `replace`, and
 /// `Error::HiddenSchedule` when the caller cannot see an existing schedule of this name.
-pub fn create(wanted: &NewSchedule, given: &str, replace: bool) -> Result<(bool, i64)> {
+pub fn create(wanted: &NewSchedule, replace: bool) -> Result<(bool, i64)> {
+    let given = wanted.given;
     let now = time::now();
     let zone = zone(wanted.timezone)?;
     let timing = match (wanted.cron, wanted.every.map(|every| every.parts())) {

@@ -99,7 +99,7 @@ pub fn serialize(table: pg_sys::Oid) {
 }
 
 /// As [`serialize`], for a part of what a table is about.
-pub fn serialize_part(table: pg_sys::Oid, part: u16) {
+fn serialize_part(table: pg_sys::Oid, part: u16) {
     // SAFETY: This locks numbers, whether an object has them or not.
     unsafe {
         pg_sys::LockDatabaseObject(
@@ -109,6 +109,16 @@ pub fn serialize_part(table: pg_sys::Oid, part: u16) {
             pg_sys::ExclusiveLock as i32,
         );
     }
+}
+
+/// As [`serialize`], for a name in the table, whether a row has it or not. Names with the same number
+/// wait for each other too.
+pub fn serialize_name(table: pg_sys::Oid, name: &str) {
+    // FNV-1a, folded to 16 bits.
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    serialize_part(table, (hash >> 16) as u16 ^ hash as u16);
 }
 
 /// Processes what other sessions have committed to the catalog.

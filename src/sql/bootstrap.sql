@@ -172,10 +172,13 @@ create table fetchq.schedules (
     -- The role that made it, which needs the right to push at each tick.
     made_by regrole not null
         default (pg_catalog.quote_ident(current_user)::pg_catalog.regrole),
+    -- The deployment that declares it; NULL: nobody does, it was made by hand.
+    owner text,
     constraint schedules_cron_or_every check ((cron is null) <> (every is null))
 ) with (fillfactor = 50);
 create index schedules_due_idx on fetchq.schedules (due_at) where is_active;
 create index schedules_queue_idx on fetchq.schedules (queue);
+create index schedules_owner_idx on fetchq.schedules (owner) where owner is not null;
 comment on table fetchq.schedules is 'Schedules: each of them pushes a document at each tick';
 
 -- Workers: a row for each session, queue, worker name and binding with which documents were picked.

@@ -155,6 +155,7 @@ class Run:
             select fetchq.schedule_create('second', 'ticks', '1 second', '{"n": 1}', catch_up => 'all', headers => '{"by": "schedule"}');
             select fetchq.schedule_create('yearly', 'ticks', '@yearly', timezone => 'Europe/Berlin', jitter => '1 minute');
             select fetchq.schedule_pause('yearly');
+            select fetchq.schedules_sync('shop', '[{"name": "declared", "queue": "ticks", "schedule": "@yearly"}]');
         """)
         # The index of a user moves, too.
         db.execute("create index still_by_text on fetchq_data.still__docs ((payload ->> 'text')) where status >= 0")

@@ -58,7 +58,8 @@ create type fetchq.schedule as (
     ends_at timestamptz,
     created_at timestamptz,
     attempts int,
-    last_error text
+    last_error text,
+    owner text
 );
 comment on type fetchq.schedule is 'A row of fetchq.schedule_list()';
 

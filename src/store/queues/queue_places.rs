@@ -81,12 +81,8 @@ pub fn require_here(name: &QueueName) -> Result<()> {
 /// creates the queue here, or one that records a place. Names with the same number wait for each
 /// other too. Waits.
 pub fn serialize(name: &QueueName) {
-    // FNV-1a, folded to 16 bits.
-    let hash = name.as_str().bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
     if let Some(table) = relation::lookup("fetchq", "queue_places") {
-        relation::serialize_part(table, (hash >> 16) as u16 ^ hash as u16);
+        relation::serialize_name(table, name.as_str());
     }
 }
 

@@ -6,4 +6,5 @@ pub mod jobs;
 pub mod maintenance;
 pub mod retention;
 pub mod schedules;
+pub mod schedules_sync;
 pub mod worker_sessions;

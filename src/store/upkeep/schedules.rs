@@ -26,6 +26,8 @@ pub struct NewSchedule<'a> {
     pub name: &'a str,
     /// The queue that it pushes documents into.
     pub queue: &'a QueueName,
+    /// The text that says when it ticks, for errors.
+    pub given: &'a str,
     /// The cron expression.
     pub cron: Option<&'a str>,
     /// The interval between two ticks.
@@ -52,10 +54,12 @@ pub struct NewSchedule<'a> {
     pub ends_at: Option<i64>,
     /// The role that makes the schedule, whose rights it needs to push.
     pub made_by: Oid,
+    /// The deployment that declares it. A schedule that exists keeps its owner.
+    pub owner: Option<&'a str>,
 }
 
 impl NewSchedule<'_> {
-    fn args(&self, anchor: i64, next_tick: i64) -> [Arg; 17] {
+    pub(super) fn args(&self, anchor: i64, next_tick: i64) -> [Arg; 18] {
         [
             Arg::from(self.name),
             Arg::from(self.queue.as_str()),
@@ -74,6 +78,7 @@ impl NewSchedule<'_> {
             Arg::timestamp(next_tick),
             Arg::oid(self.made_by),
             Jsonb::arg(self.headers),
+            Arg::from(self.owner),
         ]
     }
 }
@@ -84,9 +89,9 @@ fn opt_time(time: Option<i64>) -> Arg {
 
 const INSERT: &str = "insert into fetchq.schedules
         (name, queue, cron, every, timezone, payload, version, priority, catch_up, catch_up_limit,
-        jitter, starts_at, ends_at, anchor, next_tick, due_at, made_by, headers)
+        jitter, starts_at, ends_at, anchor, next_tick, due_at, made_by, headers, owner)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15, $16::pg_catalog.regrole,
-        $17)
+        $17, $18)
     on conflict (name) do nothing";
 
 /// Adds a schedule. `anchor`: from when on intervals are counted. Returns false when a schedule
@@ -201,7 +206,7 @@ pub const LIST: &str =
         case when not is_active then 'paused' when next_tick is null then 'ended'
             when attempts {>} 0 then 'failing' else 'active' end,
         next_tick, last_tick, ticks, catch_up, catch_up_limit, jitter, version, priority, payload,
-        headers, starts_at, ends_at, created_at, attempts, last_error
+        headers, starts_at, ends_at, created_at, attempts, last_error, owner
     from fetchq.schedules where $1 or queue {=} any ($2) order by name collate pg_catalog.\"C\"";
 
 /// A schedule that is due, locked until the transaction ends.

@@ -178,7 +178,7 @@ const BAD: &[(&str, &str)] = &[
     ("trace('x', 'sideways')", "22023"),
     // Schedules.
     ("schedule_create('', 'q', '@daily')", "42602"),
-    ("schedule_create(repeat('s', 30), 'q', '@daily')", "42602"),
+    ("schedule_create(repeat('s', 235), 'q', '@daily')", "42602"),
     ("schedule_create(E'a\\nb', 'q', '@daily')", "42602"),
     ("schedule_create('nightly', 'q', '@daily')", "42710"),
     ("schedule_create('s', 'nope', '@daily')", "42704"),

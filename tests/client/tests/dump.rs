@@ -41,6 +41,7 @@ async fn fill(session: &Session) {
              select fetchq.doc_push('q', 'd' || i, 0, i % 3, now() - interval '1 hour', jsonb_build_object('n', i, 't', 'it''s')) from generate_series(1, 40) i;
              select fetchq.schedule_create('nightly', 'q', '30 2 * * *', '{\"a\": \"it''s\"}', 'Europe/Berlin', 2, 3, 'all', 7, '5 minutes', '2020-01-01', '4000-01-01', headers => '{\"trace\": \"it''s\"}');
              select fetchq.schedule_create('paused', 'order', '1 month'); select fetchq.schedule_pause('paused');
+             select fetchq.schedules_sync('the shop', '[{\"name\": \"declared\", \"queue\": \"q\", \"schedule\": \"@yearly\"}]');
              update fetchq.schedules set ticks = 9, attempts = 1, last_error = 'why', last_tick = '2026-01-01' where name = 'paused';
              select fetchq.doc_push('q', 'late', '{}', now() + interval '1 day')",
         )

@@ -52,6 +52,7 @@ mod put_unique;
 mod readme;
 mod roles;
 mod schedules;
+mod schedules_sync;
 mod search_path;
 mod sessions;
 mod settle_isolation;

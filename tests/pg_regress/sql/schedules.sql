@@ -7,7 +7,7 @@ select was_created from fetchq.queue_create('rq_sched');
 \pset format unaligned
 \pset tuples_only on
 select c || ' => ' || test.error('select fetchq.' || c) from unnest(array[
-    $$schedule_create('', 'rq_sched', '@daily')$$, $$schedule_create(repeat('x', 30), 'rq_sched', '@daily')$$,
+    $$schedule_create('', 'rq_sched', '@daily')$$, $$schedule_create(repeat('x', 235), 'rq_sched', '@daily')$$,
     $$schedule_create('s', 'rq_nope', '@daily')$$, $$schedule_create('s', '1', '@daily')$$,
     $$schedule_create('s', 'rq_sched', '')$$, $$schedule_create('s', 'rq_sched', 'soon')$$,
     $$schedule_create('s', 'rq_sched', '* * * *')$$, $$schedule_create('s', 'rq_sched', '* * * * * * *')$$,

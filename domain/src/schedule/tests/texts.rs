@@ -1,6 +1,7 @@
 //! Tests of what a caller writes: names, cron expressions and intervals.
 
 use super::*;
+use crate::names::SUBJECT_MAX;
 
 #[test]
 fn forms_are_distinguished() {
@@ -93,7 +94,7 @@ fn names_leave_room_for_the_time() {
     assert!(check_name(&longest).is_ok());
     assert_eq!(
         subject(&longest, at("4999-12-31 23:59:59")).chars().count(),
-        50
+        SUBJECT_MAX
     );
     for name in ["", "a\nb", &"x".repeat(NAME_MAX + 1)] {
         assert!(check_name(name).is_err());

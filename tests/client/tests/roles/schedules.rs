@@ -88,3 +88,58 @@ async fn a_schedule_that_appears_meanwhile_is_not_replaced() {
     );
     cast.remove().await;
 }
+
+/// A role that owns nothing can neither take over nor drop what a deployment has declared, and neither
+/// waits for its lock nor keeps one from it.
+#[tokio::test]
+async fn a_stranger_does_nothing_to_what_is_declared() {
+    let cast = Cast::new("roles_declared").await;
+    let declare = r#"select name, action from fetchq.schedules_sync('shop', '[{"name": "nightly of a", "queue": "q", "schedule": "@daily"}]')"#;
+    assert_eq!(cast.a.rows(declare).await, ["nightly of a|created"]);
+    let state = "select to_jsonb(s) from fetchq.schedules s where name = 'nightly of a'";
+    let before = cast.admin.text(state).await;
+    let lists = [
+        "[]",
+        r#"[{"name": "nightly of a", "queue": "q", "schedule": "@daily"}]"#,
+        r#"[{"name": "nightly of a", "queue": "q", "schedule": "@hourly", "payload": {"evil": true}}]"#,
+        r#"[{"name": "nightly of a", "queue": "mine", "schedule": "@hourly"}]"#,
+        r#"[{"name": "other", "queue": "q", "schedule": "@hourly"}]"#,
+        r#"[{"name": "other", "queue": "mine", "schedule": "@hourly"}]"#,
+    ];
+    // The deployment is in the middle of its call.
+    cast.a.sql("begin").await;
+    cast.a.rows(declare).await;
+    for role in cast.strangers() {
+        let session = cast.session(&role).await;
+        session.sql("set lock_timeout = '1s'; begin").await;
+        for list in lists {
+            let call = format!("select fetchq.schedules_sync('shop', '{list}')");
+            session.sql("savepoint s").await;
+            assert_eq!(session.state(&call).await, "42501", "{role}: {list}");
+            session.sql("rollback to s").await;
+        }
+        // An owner of whom there is nothing.
+        let nobody = "select fetchq.schedules_sync('nobody', '[]')";
+        assert_eq!(session.state(nobody).await, "", "{role}");
+        // With its transaction open, it holds up nobody.
+        cast.admin.sql("set lock_timeout = '1s'").await;
+        assert_eq!(
+            cast.admin
+                .rows(
+                    &declare
+                        .replace("shop", "nobody")
+                        .replace("of a", role.as_str())
+                )
+                .await
+                .len(),
+            1
+        );
+        cast.admin
+            .sql("select fetchq.schedules_sync('nobody', '[]')")
+            .await;
+        session.sql("rollback").await;
+    }
+    cast.a.sql("commit").await;
+    assert_eq!(cast.admin.text(state).await, before);
+    cast.remove().await;
+}
