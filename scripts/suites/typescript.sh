@@ -7,9 +7,7 @@ needs clients/typescript/package-lock.json
 scratch
 cd clients/typescript
 
-npm ci --no-audit --no-fund
-npm run --silent build
-npm run --silent build:tests
+conformance/build
 one lint npm run --silent lint
 one docs npm run --silent docs
 
