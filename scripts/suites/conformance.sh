@@ -24,7 +24,7 @@ done < <(awk '!/^#/ && NF { if (!seen[$2]++) print $2 }' tests/conformance/adapt
 scratch
 rc=0
 # shellcheck disable=SC2086
-keep "$SCRATCH" tests/conformance/run ${CONFORMANCE:-} || rc=$?
+keep "$SCRATCH" flock -o "$ROOT/.pg/typescript.lock" tests/conformance/run ${CONFORMANCE:-} || rc=$?
 bad=$(grep -c '^FAILED: ' "$SCRATCH" || :)
 if ((rc != 0 && bad == 0)); then bad=1; fi
 count "$(grep -c '^ok: ' "$SCRATCH" || :)" "$bad" "$(grep -c '^skipped: ' "$SCRATCH" || :)"

@@ -4,6 +4,8 @@ set -euo pipefail
 # shellcheck source=scripts/suites/common.sh
 . "$(dirname "$0")/common.sh"
 needs clients/typescript/package-lock.json
+# It builds the client anew, with which the conformance may be running.
+if [[ -z ${FETCHQ_LOCKED:-} ]]; then FETCHQ_LOCKED=1 exec flock -o "$ROOT/.pg/typescript.lock" bash "$0"; fi
 scratch
 cd clients/typescript
 
