@@ -71,12 +71,17 @@ export function pgDriver<Pool extends PgPool>(pool: Pool, options: PgOptions = {
   };
   const session = async (): Promise<Session> => {
     const { client, release } = await take();
+    let isCancelled = false;
     return {
       query: on(client).query,
       cancel: () => {
+        isCancelled = true;
         cancel(client);
       },
-      release,
+      // A request that comes late must not cancel what the application does next on this connection.
+      release: (broken) => {
+        release(broken || isCancelled);
+      },
     };
   };
   return {

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::place::{Place, gated, until};
+use crate::place::{Place, gated, pause, until};
 
 crate::scenarios!(
     a_handler_gets_its_document,
@@ -258,6 +258,8 @@ async fn a_transactional_handler_whose_lease_was_lost_leaves_nothing(p: Place) {
     let script = json!([insert(&p, 1), {"op": "gate", "gate": "g", "on_abort": "ignore"}]);
     p.put("a", json!({"scripts": [script]})).await;
     worker.event("began", json!({"subject": "a"})).await;
+    // It is at the gate: an abort before that is none of the script.
+    pause(1000).await;
     p.sql
         .sql(&format!("select fetchq.worker_release('{name}')"))
         .await;
