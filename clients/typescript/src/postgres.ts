@@ -8,6 +8,7 @@ const CLOSING = 100;
 /** A query that has begun. */
 export interface PendingQuery extends PromiseLike<unknown> {
   cancel(): void;
+  canceller?: ((query: PendingQuery) => Promise<unknown>) | null;
 }
 
 /** What the driver uses of `sql` of postgres.js, in and outside of a transaction. */
@@ -43,7 +44,7 @@ export function postgresDriver<Tx extends PostgresSql>(root: PostgresRoot<Tx>): 
       try {
         return await within(answer, ms);
       } catch (error) {
-        if (error instanceof CallTimeoutError) pending.cancel();
+        if (error instanceof CallTimeoutError) cancel(pending);
         throw error;
       }
     },
@@ -68,7 +69,9 @@ export function postgresDriver<Tx extends PostgresSql>(root: PostgresRoot<Tx>): 
             pending = undefined;
           }
         },
-        cancel: () => pending?.cancel(),
+        cancel: () => {
+          if (pending) cancel(pending);
+        },
         release: () => {
           if (isReleased) return;
           isReleased = true;
@@ -102,4 +105,18 @@ export function postgresDriver<Tx extends PostgresSql>(root: PostgresRoot<Tx>): 
       return result?.value as never;
     },
   };
+}
+
+/**
+ * Asks the server to cancel a statement. postgres.js 3.4 itself keeps no hold of the request: one that does not reach
+ * the server would end the process.
+ */
+function cancel(query: PendingQuery): void {
+  const { canceller } = query;
+  if (!canceller) {
+    query.cancel();
+    return;
+  }
+  query.canceller = null;
+  canceller(query).catch(() => undefined);
 }

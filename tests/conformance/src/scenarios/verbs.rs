@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::place::{Place, gated};
+use crate::place::{Place, gated, pause};
 use crate::proxy::Way;
 
 crate::scenarios!(
@@ -185,6 +185,8 @@ async fn a_wait_gets_the_result(p: Place) {
     .await;
     let id = worker.tell(wait("dropped")).await;
     worker.event("began", json!({"subject": "dropped"})).await;
+    // A wait that begins afterwards would find no document.
+    pause(1000).await;
     worker.open("d").await;
     assert_eq!(worker.reply(id).await.expect("wait")["status"], "dropped");
 }
