@@ -18,7 +18,7 @@ export FETCHQ_LOGS=$ROOT/.pg/conformance-logs # of each scenario; they are kept
 
 # The adapters of a folder are built once.
 while read -r folder; do
-  if [[ -x $clients/$folder/conformance/build ]]; then one "the client in $folder is built" "$clients/$folder/conformance/build"; fi
+  if [[ -x $clients/$folder/conformance/build ]]; then one "the client in $folder is built" flock -o "$ROOT/.pg/typescript.lock" "$clients/$folder/conformance/build"; fi
 done < <(awk '!/^#/ && NF { if (!seen[$2]++) print $2 }' tests/conformance/adapters)
 
 scratch
