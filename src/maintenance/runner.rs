@@ -288,7 +288,7 @@ pub fn run_document_maintenance(
     let next = match changed {
         0 => {
             let next = maintenance::next_due(&queue).unwrap_or_else(|| delay.after(now));
-            let expiry = maintenance::next_expiry(&queue).unwrap_or(i64::MAX);
+            let expiry = maintenance::next_look_at_expiry(&queue).unwrap_or(i64::MAX);
             // What could not be killed waits.
             next.min(kills.map_or(expiry, |wait| expiry.max(wait.until)))
         }

@@ -379,6 +379,32 @@ pub fn first_alive<const N: usize>(
     }
 }
 
+/// Walks over a whole index with one column, a `timestamptz`, to the first entry before `end` whose row is
+/// alive, or may become alive. Returns its time, in microseconds since 2000. The caller has locked `table`.
+pub fn first_alive_before(table: pg_sys::Oid, index: pg_sys::Oid, end: i64) -> Option<i64> {
+    // SAFETY: The caller has locked the table.
+    unsafe {
+        let mut walk = Walk::open(table, index, 0);
+        walk.start(&mut []);
+        let mut passed = 0u64;
+        while walk.next() {
+            let [datum] = walk.columns::<1>(0)?;
+            let time = datum.value() as i64;
+            if time >= end {
+                return None;
+            }
+            if !walk.is_dead() {
+                return Some(time);
+            }
+            passed += 1;
+            if passed.is_multiple_of(INTERRUPTS_EVERY) {
+                memory::check_for_interrupts();
+            }
+        }
+        None
+    }
+}
+
 /// Returns whether an index has an entry whose first column, an `integer`, equals `first`, of
 /// whatever row. The caller has locked `table`.
 pub fn has_entries(table: pg_sys::Oid, index: pg_sys::Oid, first: i32) -> bool {

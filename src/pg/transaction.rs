@@ -50,6 +50,17 @@ pub fn running(transaction: pg_sys::TransactionId) -> Option<pg_sys::Transaction
     }
 }
 
+/// Returns whether the server allows transactions to be prepared.
+pub fn may_be_prepared() -> bool {
+    // SAFETY: The server has defined it in all versions, and sets it when it starts.
+    unsafe { max_prepared_xacts > 0 }
+}
+
+unsafe extern "C" {
+    /// The setting `max_prepared_transactions`, which pgrx does not declare.
+    static max_prepared_xacts: std::ffi::c_int;
+}
+
 /// Returns the number of the innermost subtransaction within the transaction. A transaction
 /// without any has one, too. It assigns no transaction ID.
 pub fn subtransaction() -> pg_sys::SubTransactionId {

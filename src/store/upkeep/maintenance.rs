@@ -11,7 +11,7 @@ use crate::domain::status::Status;
 use crate::error::{Result, raise};
 use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
-use crate::pg::{relation, subtransaction, time};
+use crate::pg::{index_walk, relation, subtransaction, time, transaction};
 use crate::ready::key::DueKey;
 use crate::store::bounds::keys::{as_maintenance, release_reserved};
 use crate::store::counters::counter_log;
@@ -377,6 +377,26 @@ pub fn next_expiry(queue: &Queue) -> Option<i64> {
         let rows = queue.run(spi, &NEXT_EXPIRY, &blocks);
         (!rows.is_empty()).then(|| rows.timestamp(0, 1)).flatten()
     })
+}
+
+/// When to look again for a document that has expired and that no statement sees: it is in a prepared
+/// transaction, or is set aside. Microseconds.
+const UNSEEN_RETRY_US: i64 = 1_000_000;
+
+/// When to look next for documents that have expired, in microseconds since 2000. None: there are none.
+///
+/// Whoever commits a prepared transaction does not know what it has written. So a document that it has added
+/// is waited for, when it would expire and after that.
+pub fn next_look_at_expiry(queue: &Queue) -> Option<i64> {
+    let seen = next_expiry(queue);
+    let index = queue.expiry_index?;
+    if !transaction::may_be_prepared() || !relation::may_have_entries(index) {
+        return seen;
+    }
+    let end = seen.unwrap_or(i64::MAX);
+    let unseen = index_walk::first_alive_before(queue.table, index, end);
+    let look = unseen.map(|at| at.max(time::clock() + UNSEEN_RETRY_US));
+    look.into_iter().chain(seen).min()
 }
 
 /// Makes up to `limit` planned documents pending that are due. Returns how many.

@@ -154,7 +154,7 @@ async fn a_document_expires_in_time_whatever_has_become_of_the_one_before() {
         .await;
     expires(&look, "second").await;
 
-    // The session has told another background worker than the one that has to know.
+    // Another background worker than the one that knows has to look.
     look.sql("select fetchq.doc_put('q', 'third', expires_in => '5 s')")
         .await;
     look.sql("select fetchq.doc_pop('q')").await;
@@ -165,16 +165,52 @@ async fn a_document_expires_in_time_whatever_has_become_of_the_one_before() {
     look.sql("select fetchq.doc_put('q', 'fourth', expires_in => '1 s')")
         .await;
     expires(&look, "fourth").await;
-
-    look.sql("begin; select fetchq.doc_put('q', 'prepared', expires_in => '200 ms'); prepare transaction 'p'").await;
-    other_commits(&server).await;
-    expires(&look, "prepared").await;
     counters_are_exact(&mut look, "q").await;
 }
 
-async fn other_commits(server: &Server) {
+#[tokio::test]
+async fn a_document_of_a_prepared_transaction_expires_in_time_whenever_that_commits() {
+    let cluster = with_worker(
+        "expiry_prepared",
+        "fsync = off\nmax_prepared_transactions = 5",
+    );
+    let server = cluster.server();
+    let look = server.connect("postgres").await;
+    look.sql(
+        "create extension fetchq;
+         select fetchq.queue_create('q', '{\"history\": {\"killed\": \"1 day\"}}')",
+    )
+    .await;
+    worker_comes(&look, "postgres").await;
+    let prepare = |subject: &str, after: &str| {
+        format!(
+            "begin; select fetchq.doc_put('q', '{subject}', expires_in => '{after}');
+             prepare transaction '{subject}'"
+        )
+    };
+    // Another session commits it, after it would have expired, and before.
     let other = server.connect("postgres").await;
-    other.sql("commit prepared 'p'").await;
+    look.sql(&prepare("late", "200 ms")).await;
+    other.sql("select pg_sleep(1.5)").await;
+    other.sql("commit prepared 'late'").await;
+    expires(&look, "late").await;
+    look.sql(&prepare("early", "1 s")).await;
+    other.sql("commit prepared 'early'").await;
+    expires(&look, "early").await;
+
+    // The server crashes meanwhile, so nobody knows of it.
+    look.sql(&prepare("crash", "200 ms")).await;
+    cluster.stop("immediate");
+    cluster.start();
+    let mut look = server.connect("postgres").await;
+    worker_comes(&look, "postgres").await;
+    look.sql("select pg_sleep(1.5)").await;
+    look.sql("commit prepared 'crash'").await;
+    expires(&look, "crash").await;
+    // One that is rolled back leaves nothing behind.
+    look.sql(&prepare("none", "200 ms")).await;
+    look.sql("rollback prepared 'none'").await;
+    counters_are_exact(&mut look, "q").await;
 }
 
 #[tokio::test]
