@@ -134,6 +134,8 @@ pub struct Doc {
     /// Its `lock_upgrade` is set, and no key explains that.
     pub is_set_aside: bool,
     pub holder: Option<Holder>,
+    /// The holder has locked it, and has not changed it.
+    pub is_only_locked: bool,
 }
 
 impl Doc {
@@ -475,6 +477,7 @@ impl Facts<'_> {
 
     fn held(&self, doc: &Doc, holder: &Holder) -> Because {
         let what = match doc.status {
+            _ if doc.is_only_locked => "has locked it",
             Some(Status::Planned | Status::Pending) => "has leased or changed it",
             Some(Status::Active) => "settles or changes it",
             _ => "changes it",
@@ -618,6 +621,20 @@ mod tests {
             ..doc(Status::Pending, 101)
         };
         assert_eq!(codes(&facts(retried)), ["retry"]);
+    }
+
+    #[test]
+    fn a_lock_of_a_row_is_no_lease() {
+        let detail = |is_only_locked: bool| {
+            let held = Doc {
+                holder: Some(Holder::Unknown),
+                is_only_locked,
+                ..doc(Status::Pending, 100)
+            };
+            explain(&facts(held)).remove(0).detail
+        };
+        assert!(detail(false).contains("has leased or changed it"));
+        assert!(detail(true).contains("has locked it"));
     }
 
     #[test]

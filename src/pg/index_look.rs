@@ -346,6 +346,11 @@ impl ReadLock {
         // SAFETY: This locks an OID, whether a relation has it or not.
         unsafe { pg_sys::ConditionalLockRelationOid(relation, mode) }.then(|| Self(relation))
     }
+
+    /// Returns what is locked.
+    pub fn relation(&self) -> pg_sys::Oid {
+        self.0
+    }
 }
 
 impl Drop for ReadLock {

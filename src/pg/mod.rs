@@ -35,6 +35,7 @@ mod process_settings;
 pub mod random;
 pub mod relation;
 pub mod role;
+pub mod row_holder;
 pub mod row_sink;
 pub mod scan;
 pub mod session;

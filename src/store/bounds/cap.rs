@@ -6,13 +6,13 @@
 //! limits.rs locks the slots for a pick (`admit`), and says why their locks make the cap exact.
 //! This file assigns and frees them, and sets and repairs the cap.
 
-use pgrx::pg_sys::TransactionId;
+use pgrx::pg_sys::{ItemPointerData, Oid};
 
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::relation::{self, LockMode};
+use crate::pg::row_holder::row_holder;
 use crate::pg::spi::{self, Rows, Spi};
-use crate::pg::transaction;
 use crate::pg::value::Arg;
 use crate::signals::wakeups;
 use crate::store::queues::open_queue::Queue;
@@ -90,33 +90,35 @@ static LOCK_SLOT_OF: Statement = Statement::new(
      for update skip locked",
 );
 
-// Index: the primary key.
-const USE_OF_SLOTS: &str = "select s.subject is not null, s.xmax, pg_catalog.count(*)
+// Index: the primary key. A row for each number in `xmax`, with the place of one of its slots.
+const USE_OF_SLOTS: &str = "select s.subject is not null, (pg_catalog.array_agg(s.ctid))[1],
+        pg_catalog.count(*)
     from fetchq.lease_slots s
     where s.queue_id {=} $1
-    group by 1, 2";
+    group by 1, s.xmax";
 
 /// How many lease slots of a queue documents have, and how many free ones the open transactions of
-/// other sessions have locked. Locks nothing. `queue`: its id.
-pub fn use_of_slots(spi: &Spi, queue: i32) -> (i64, i64) {
+/// other sessions have locked. Locks nothing. `queue`: its id. `slots`: the table of the slots, which is
+/// locked.
+pub fn use_of_slots(spi: &Spi, slots: Oid, queue: i32) -> (i64, i64) {
     let rows = spi.once_latest(USE_OF_SLOTS, &[Arg::from(queue)]);
     let mut used = (0, 0);
     for row in 0..rows.len() {
         let n: i64 = rows.get(row, 3).unwrap_or(0);
         if rows.get(row, 1) == Some(true) {
             used.0 += n;
-        } else if is_locked(&rows, row, 2) {
+        } else if is_locked(slots, &rows, row, 2) {
             used.1 += n;
         }
     }
     used
 }
 
-/// Returns whether a transaction of another session has locked or changed a row, whose `xmax` is in a
-/// column.
-pub fn is_locked(rows: &Rows, row: usize, xmax: i32) -> bool {
-    let transaction = rows.number(row, xmax).map(TransactionId::from);
-    transaction.and_then(transaction::running).is_some()
+/// Returns whether a transaction of another session has locked or changed a row of a table, whose `ctid` is
+/// in a column.
+pub fn is_locked(table: Oid, rows: &Rows, row: usize, ctid: i32) -> bool {
+    let tid = rows.get::<ItemPointerData>(row, ctid);
+    tid.and_then(|tid| row_holder(table, tid)).is_some()
 }
 
 // Index: lease_slots_free_idx, and a Tid Scan for the update.

@@ -7,6 +7,8 @@
 //! limits.rs locks the permits for a pick (`admit`), and says why their locks make the rate exact.
 //! This file uses them up, and sets the rate.
 
+use pgrx::pg_sys::Oid;
+
 use crate::pg::spi::{self, Spi};
 use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
@@ -57,12 +59,12 @@ pub fn use_permits(queue: &Queue, n: i32, now: i64) {
     }
 }
 
-// Index: the primary key. $2: the time.
-const USE_OF_PERMITS: &str = "select r.free_at {<=} $2, r.xmax, pg_catalog.count(*),
-        pg_catalog.min(r.free_at)
+// Index: the primary key. $2: the time. A row for each number in `xmax`, as for the lease slots.
+const USE_OF_PERMITS: &str = "select r.free_at {<=} $2, (pg_catalog.array_agg(r.ctid))[1],
+        pg_catalog.count(*), pg_catalog.min(r.free_at)
     from fetchq.rate_permits r
     where r.queue_id {=} $1
-    group by 1, 2";
+    group by 1, r.xmax";
 
 const INTERVAL: &str =
     "select q.rate_interval::pg_catalog.text from fetchq.queues q where q.id {=} $1";
@@ -78,8 +80,9 @@ pub struct UseOfPermits {
 }
 
 /// Which rate permits of a queue are free at a time, in microseconds since 2000, and not locked by an
-/// open transaction of another session, which uses them. Locks nothing. `queue`: its id.
-pub fn use_of_permits(spi: &Spi, queue: i32, now: i64) -> UseOfPermits {
+/// open transaction of another session, which uses them. Locks nothing. `queue`: its id. `permits`: the table of the
+/// permits, which is locked.
+pub fn use_of_permits(spi: &Spi, permits: Oid, queue: i32, now: i64) -> UseOfPermits {
     let interval = spi.once_latest(INTERVAL, &[Arg::from(queue)]).get(0, 1);
     let mut found = UseOfPermits {
         free: 0,
@@ -91,7 +94,7 @@ pub fn use_of_permits(spi: &Spi, queue: i32, now: i64) -> UseOfPermits {
         if rows.get(row, 1) != Some(true) {
             let next = rows.timestamp(row, 4).into_iter();
             found.next = next.chain(found.next).min();
-        } else if !is_locked(&rows, row, 2) {
+        } else if !is_locked(permits, &rows, row, 2) {
             found.free += rows.get(row, 3).unwrap_or(0);
         }
     }
