@@ -497,19 +497,20 @@ async fn no_part_of_a_run_is_missed_because_the_parts_before_it_took_long() {
     let db = cluster.server().database("slow_parts").await;
     let session = db.connect().await;
     worker_comes(&session, &db.name).await;
-    // A part has one document, and takes two seconds. The ticks are 55 to 59 seconds old.
+    // A part has one document, and takes four seconds. The ticks are 46 to 50 seconds old, and too old after 60:
+    // the last one when its part begins, none when the run begins, also on a busy machine.
     session
         .sql(
             "select fetchq.queue_create('q');
-             create function slow() returns trigger language plpgsql as 'begin perform pg_sleep(2); return new; end';
+             create function slow() returns trigger language plpgsql as 'begin perform pg_sleep(4); return new; end';
              create trigger slow before insert on fetchq_data.q__docs for each row execute function slow();
              begin;
              select fetchq.schedule_create('big', 'q', 'every 1 hour', jsonb_build_object('x', (
                      select string_agg(md5(i::text), '') from generate_series(1, 300000) i)),
                  catch_up => 'skip');
-             update fetchq.schedules set every = '1 second', anchor = date_trunc('second', now()) - interval '58 s',
-                 next_tick = date_trunc('second', now()) - interval '58 s',
-                 due_at = now() - interval '58 s', ends_at = date_trunc('second', now()) - interval '54 s';
+             update fetchq.schedules set every = '1 second', anchor = date_trunc('second', now()) - interval '50 s',
+                 next_tick = date_trunc('second', now()) - interval '50 s',
+                 due_at = now() - interval '50 s', ends_at = date_trunc('second', now()) - interval '46 s';
              commit",
         )
         .await;

@@ -304,11 +304,16 @@ async fn a_retry_of_all_leaves_what_has_expired() {
                 "select fetchq.doc_put('{queue}', 'code', expires_in => '1 ms')"
             ))
             .await;
-        session
-            .sql(&format!(
-                "select pg_sleep(0.01); select fetchq.mnt_run('{queue}', 10)"
-            ))
-            .await;
+        // The background worker or this session kills it, whoever comes first.
+        let kill = format!("select fetchq.mnt_run('{queue}', 10)");
+        let waits = format!(
+            "select exists (select from fetchq_data.{queue}__docs where status in (0, 1))"
+        );
+        wait_until("the document is killed", async || {
+            session.sql(&kill).await;
+            session.text(&waits).await == "f"
+        })
+        .await;
         let retry = format!("select fetchq.docs_retry('{queue}', '{{}}')");
         assert_eq!(session.text(&retry).await, "0", "{queue}");
         let status = format!("select status from fetchq.doc_get('{queue}', 'code')");
