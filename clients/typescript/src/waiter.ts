@@ -8,13 +8,9 @@ import { Alarm, Backoff, endsWithin, jitter } from './time.js';
  * Leases are watched that are at least as old, in milliseconds. The end of a document that is watched ends the wait,
  * so short documents are not.
  */
-const WATCHED_AGE = 200;
-/** How long a wait is while there are younger ones, and how long one is that nothing else ends. */
-const SHORT_WAIT = 150;
-/** The same while a handler goes on whose document is gone, so that nothing tells of its end. */
-const MIDDLE_WAIT = 2000;
-/** How often a process that has nothing to wait for asks whether it shall stop. */
-const ASK_INTERVAL = 1000;
+const WATCHED_AGE = 30;
+/** How long the settlement that lets a lane be hungry may take to end the wait by itself. */
+const GRACE = 5;
 /** How many leases one wait watches. The heartbeat looks at all of them. */
 const MAX_WATCHED = 1000;
 
@@ -59,8 +55,12 @@ export class Waiter {
   #pollTime = 30_000;
   #fruitless = 0;
   #hasYielded = false;
-  /** When the server was asked last. */
-  #asked = 0;
+  /** What the session in the server waits for. */
+  #waited: readonly WaitingLane[] = [];
+  #watched: ReadonlyMap<string, Job> = new Map();
+  #timer: NodeJS.Timeout | undefined;
+  /** All slots have been in use for a while. */
+  #isRested = false;
   #loop: Promise<void> | undefined;
   isWaiting = false;
 
@@ -82,9 +82,15 @@ export class Waiter {
     this.#loop = this.#run();
   }
 
-  /** Something has changed that the wait has to know. It is told if it does not wait in the server. */
-  changed(): void {
+  /** A lane has room. */
+  hungry(): void {
     this.#alarm.ring();
+    this.#lookIn(GRACE);
+  }
+
+  /** Documents were leased. */
+  leased(): void {
+    if (this.#timer === undefined) this.#lookIn(WATCHED_AGE);
   }
 
   /** Ends the wait, and begins it anew with what is true now. */
@@ -136,39 +142,60 @@ export class Waiter {
     await this.#alarm.wait(jitter(this.host.pollMs));
   }
 
+  /** What there is to wait for now, and in how many milliseconds the next lease is old enough. */
+  #needs(): { hungry: readonly WaitingLane[]; leases: Map<string, Job>; nextLease: number } {
+    const { jobs, isStopping } = this.host;
+    const hungry = isStopping ? [] : this.lanes.filter((lane) => lane.isHungry);
+    const leases = new Map<string, Job>();
+    const old = performance.now() - WATCHED_AGE;
+    let nextLease = Infinity;
+    for (const [key, job] of this.watchesLeases ? jobs : []) {
+      if (job.isGone || job.state !== 'running' || job.isInTransaction) continue;
+      if (job.beganAt > old) nextLease = Math.min(nextLease, job.beganAt - old);
+      else if (leases.size < MAX_WATCHED) leases.set(key, job);
+    }
+    return { hungry, leases, nextLease };
+  }
+
+  /** Looks soon whether the session in the server still waits for all that there is to wait for. */
+  #lookIn(ms: number): void {
+    if (!this.isWaiting || ms === Infinity) return;
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => {
+      this.#timer = undefined;
+      const { hungry, leases, nextLease } = this.#needs();
+      const isMissing =
+        hungry.some((lane) => !this.#waited.includes(lane)) || [...leases.keys()].some((key) => !this.#watched.has(key));
+      if (isMissing) this.interrupt();
+      else this.#lookIn(nextLease);
+    }, ms);
+  }
+
   async #wait(): Promise<void> {
     const { host } = this;
     // What a call brings decides what to wait for.
     await endsWithin(Promise.all(this.lanes.map((lane) => lane.settledDown())), 1000);
-    const hungry = host.isStopping ? [] : this.lanes.filter((lane) => lane.isHungry);
-    const watched = new Map<string, Job>();
-    let longest = this.lanes.some((lane) => lane.isBusy) ? SHORT_WAIT : host.waitMs;
-    if (this.watchesLeases) {
-      const before = performance.now() - WATCHED_AGE;
-      for (const [key, job] of host.jobs) {
-        if (job.isGone) longest = Math.min(longest, MIDDLE_WAIT);
-        else if (job.state !== 'running' || job.isInTransaction || job.beganAt > before) longest = SHORT_WAIT;
-        else if (watched.size < MAX_WATCHED) watched.set(key, job);
-      }
-    }
-    let waited: readonly WaitingLane[] = hungry;
-    if (hungry.length === 0 && watched.size === 0) {
-      // All slots are in use, by short documents. Whatever frees one rings. A request to stop is asked for.
-      if (performance.now() < this.#asked + ASK_INTERVAL || host.isStopping) {
-        await this.#alarm.wait(SHORT_WAIT);
+    const { hungry, leases: watched, nextLease } = this.#needs();
+    if (hungry.length === 0) {
+      // All slots are in use. Where that is for a moment only, the next wait is for documents.
+      const isRested = this.#isRested;
+      this.#isRested = this.watchesLeases && !isRested;
+      if (!isRested || (host.isStopping && watched.size === 0)) {
+        await this.#alarm.wait(this.watchesLeases ? WATCHED_AGE : Infinity);
         return;
       }
-      waited = this.lanes;
-      longest = 0;
     }
-    this.#asked = performance.now();
+    this.#isRested = false;
+    this.#watched = watched;
+    this.#waited = hungry;
     const leases = Array.from(watched.values(), ({ queue, subject, lease }) => ({ queue, subject, lease }));
-    const ms = longest === host.waitMs ? jitter(longest) : longest;
+    const ms = hungry.length > 0 && nextLease < host.waitMs ? nextLease : jitter(host.waitMs);
     let answer: Answer;
     try {
       const session = (this.#session ??= await within(open(this.driver), 30_000));
       this.isWaiting = true;
-      const queues = textArray(waited.map((lane) => lane.queue));
+      if (hungry.length === 0) this.#lookIn(nextLease);
+      const queues = textArray(hungry.map((lane) => lane.queue));
       const values = [
         queues,
         host.name,
@@ -185,12 +212,14 @@ export class Waiter {
       return;
     } finally {
       this.isWaiting = false;
+      clearTimeout(this.#timer);
+      this.#timer = undefined;
     }
     if (answer.mark != null) this.#mark = readMark(answer.mark);
-    await this.#act(answer, watched);
+    await this.#act(answer);
   }
 
-  async #act(answer: Answer, watched: ReadonlyMap<string, Job>): Promise<void> {
+  async #act(answer: Answer): Promise<void> {
     const queue = answer.queue ?? '';
     switch (answer.event) {
       case 'stop':
@@ -200,7 +229,7 @@ export class Waiter {
       case 'lost':
         for (const subject of readArray(answer.subjects)) {
           const key = jobKey(queue, subject);
-          const job = watched.get(key);
+          const job = this.#watched.get(key);
           // It may have been settled since, and leased anew.
           if (job?.state !== 'running' || job.isInTransaction || this.host.jobs.get(key) !== job) continue;
           if (answer.event === 'cancelled') job.stop('cancelled');
