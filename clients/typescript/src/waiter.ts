@@ -11,6 +11,8 @@ import { Alarm, Backoff, endsWithin, jitter } from './time.js';
 const WATCHED_AGE = 30;
 /** How long the settlement that lets a lane be hungry may take to end the wait by itself. */
 const GRACE = 5;
+/** No document has this version: who waits for it is told of requests to stop and of leases only. */
+const NO_VERSION = -(2 ** 31);
 /** How many leases one wait watches. The heartbeat looks at all of them. */
 const MAX_WATCHED = 1000;
 
@@ -19,8 +21,6 @@ export interface WaitingLane {
   readonly queue: string;
   /** It has room, and got fewer documents than it has asked for. */
   readonly isHungry: boolean;
-  /** A call is under way or comes soon, after which it may be hungry. */
-  readonly isBusy: boolean;
   /** Ends when no call is under way. */
   settledDown(): Promise<void>;
   kick(): void;
@@ -59,8 +59,8 @@ export class Waiter {
   #waited: readonly WaitingLane[] = [];
   #watched: ReadonlyMap<string, Job> = new Map();
   #timer: NodeJS.Timeout | undefined;
-  /** All slots have been in use for a while. */
-  #isRested = false;
+  /** Since when all slots are in use, or since the wait before has ended. */
+  #busySince: number | undefined;
   #loop: Promise<void> | undefined;
   isWaiting = false;
 
@@ -84,8 +84,8 @@ export class Waiter {
 
   /** A lane has room. */
   hungry(): void {
-    this.#alarm.ring();
-    this.#lookIn(GRACE);
+    if (this.isWaiting) this.#lookIn(GRACE);
+    else this.#alarm.ring();
   }
 
   /** Documents were leased. */
@@ -165,7 +165,8 @@ export class Waiter {
       this.#timer = undefined;
       const { hungry, leases, nextLease } = this.#needs();
       const isMissing =
-        hungry.some((lane) => !this.#waited.includes(lane)) || [...leases.keys()].some((key) => !this.#watched.has(key));
+        hungry.some((lane) => !this.#waited.includes(lane)) ||
+        [...leases.keys()].some((key) => !this.#watched.has(key));
       if (isMissing) this.interrupt();
       else this.#lookIn(nextLease);
     }, ms);
@@ -178,14 +179,14 @@ export class Waiter {
     const { hungry, leases: watched, nextLease } = this.#needs();
     if (hungry.length === 0) {
       // All slots are in use. Where that is for a moment only, the next wait is for documents.
-      const isRested = this.#isRested;
-      this.#isRested = this.watchesLeases && !isRested;
-      if (!isRested || (host.isStopping && watched.size === 0)) {
-        await this.#alarm.wait(this.watchesLeases ? WATCHED_AGE : Infinity);
+      this.#busySince ??= performance.now();
+      const rest = this.watchesLeases ? this.#busySince + WATCHED_AGE - performance.now() : Infinity;
+      if (rest > 0 || (host.isStopping && watched.size === 0)) {
+        await this.#alarm.wait(Math.max(rest, WATCHED_AGE / 2));
         return;
       }
     }
-    this.#isRested = false;
+    this.#busySince = undefined;
     this.#watched = watched;
     this.#waited = hungry;
     const leases = Array.from(watched.values(), ({ queue, subject, lease }) => ({ queue, subject, lease }));
@@ -195,13 +196,13 @@ export class Waiter {
       const session = (this.#session ??= await within(open(this.driver), 30_000));
       this.isWaiting = true;
       if (hungry.length === 0) this.#lookIn(nextLease);
-      const queues = textArray(hungry.map((lane) => lane.queue));
+      const [queues, version] = hungry.length > 0 ? [hungry, this.version] : [this.lanes, NO_VERSION];
       const values = [
-        queues,
+        textArray(queues.map((lane) => lane.queue)),
         host.name,
         `${Math.ceil(ms)} milliseconds`,
         JSON.stringify(leases),
-        String(this.version),
+        String(version),
         this.#mark,
       ];
       const [row] = await within(session.query(sql.WAIT, values), ms + 30_000);

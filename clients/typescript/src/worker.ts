@@ -727,7 +727,7 @@ export class Worker<Tx = unknown> {
   #ready(job: Job, { timeoutMs }: Registration, value: unknown): Prepared {
     if (timeoutMs !== undefined) {
       job.timer = setTimeout(() => job.stop('timeout'), timeoutMs);
-      }
+    }
     return { value };
   }
 
