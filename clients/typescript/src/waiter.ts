@@ -11,6 +11,8 @@ import { Alarm, Backoff, endsWithin, jitter } from './time.js';
 const WATCHED_AGE = 30;
 /** How long the settlement that lets a lane be hungry may take to end the wait by itself. */
 const GRACE = 5;
+/** After how long a request to cancel is made again. */
+const AGAIN = 200;
 /** No document has this version: who waits for it is told of requests to stop and of leases only. */
 const NO_VERSION = -(2 ** 31);
 /** How many leases one wait watches. The heartbeat looks at all of them. */
@@ -95,8 +97,12 @@ export class Waiter {
 
   /** Ends the wait, and begins it anew with what is true now. */
   interrupt(): void {
-    if (this.isWaiting) this.#session?.cancel();
     this.#alarm.ring();
+    if (!this.isWaiting) return;
+    this.#session?.cancel();
+    // A request that is there before the statement cancels nothing.
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.interrupt(), AGAIN);
   }
 
   /**
@@ -147,7 +153,8 @@ export class Waiter {
     const { jobs, isStopping } = this.host;
     const hungry = isStopping ? [] : this.lanes.filter((lane) => lane.isHungry);
     const leases = new Map<string, Job>();
-    const old = performance.now() - WATCHED_AGE;
+    // Timers may be early by a millisecond.
+    const old = performance.now() - WATCHED_AGE + 1;
     let nextLease = Infinity;
     for (const [key, job] of this.watchesLeases ? jobs : []) {
       if (job.isGone || job.state !== 'running' || job.isInTransaction) continue;
