@@ -495,6 +495,7 @@ export class Worker<Tx = unknown> {
           'a call has waited for seconds while a session waits for documents, as behind a pooler with too few connections: polling for a while',
           undefined,
           { call: name },
+          Infinity,
         );
       }
     }, SUSPICIOUS);
@@ -512,12 +513,12 @@ export class Worker<Tx = unknown> {
   }
 
   /**
-   * Writes a line to the log, at most once a minute for each message.
+   * Writes a line to the log, at most once a minute for each message, or once.
    * @internal
    */
-  warn(message: string, error: unknown, fields: Record<string, unknown> = {}): void {
+  warn(message: string, error: unknown, fields: Record<string, unknown> = {}, every = 60_000): void {
     const now = performance.now();
-    if ((this.#warned.get(message) ?? -Infinity) > now - 60_000) return;
+    if ((this.#warned.get(message) ?? -Infinity) > now - every) return;
     this.#warned.set(message, now);
     const failure = error === undefined ? {} : { error: text(error), code: errorCode(error).code };
     this.logger.warn(message, { worker: this.name, ...failure, ...fields });
