@@ -21,7 +21,7 @@ const PrismaClient = getPrismaClient({
     getRuntime: async () => (await import(`${COMPILER}.mjs`)) as never,
     getQueryCompilerWasmModule: async () => {
       const { wasm } = (await import(`${COMPILER}.wasm-base64.mjs`)) as { wasm: string };
-      return new WebAssembly.Module(Buffer.from(wasm, 'base64')) as never;
+      return new WebAssembly.Module(Buffer.from(wasm, 'base64'));
     },
     importName: './query_compiler_fast_bg.js',
   },
