@@ -12,6 +12,7 @@ export default defineConfig(
       parserOptions: { projectService: { allowDefaultProject: ['eslint.config.js', 'tests/extract.mjs'] } },
     },
     rules: {
+      '@typescript-eslint/no-confusing-void-expression': ['error', { ignoreArrowShorthand: true }],
       // Rows of the database and headers are read by the names of their columns.
       '@typescript-eslint/dot-notation': 'off',
       '@typescript-eslint/restrict-template-expressions': ['error', { allowNumber: true }],
@@ -24,6 +25,7 @@ export default defineConfig(
   {
     files: ['tests/**', 'conformance/**', 'bench/**'],
     rules: {
+      '@typescript-eslint/no-confusing-void-expression': ['error', { ignoreArrowShorthand: true }],
       // node:test returns promises that need no await.
       '@typescript-eslint/no-floating-promises': 'off',
       // Handlers and commands are asynchronous by their type.

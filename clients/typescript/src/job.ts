@@ -3,6 +3,7 @@ import type { Context } from './context.js';
 import type { Row } from './driver.js';
 import { FetchqError, InvalidPayloadError, StopError, type StopReason, clean, text } from './errors.js';
 import { type Action, Outcome, reject, snooze } from './outcome.js';
+import type { Lane } from './lane.js';
 import type { Logger } from './plugin.js';
 import { type DocOptions, type Json, type PutDoc, type Retry, type Task, encode } from './task.js';
 
@@ -31,27 +32,14 @@ export interface FailurePolicy {
 
 /** A leased document, from its lease to its settlement. It is also the context of its handler. */
 export class Job implements Context {
-  readonly queue: string;
-  readonly task: string;
   readonly subject: string;
-  readonly version: number;
-  readonly priority: number;
-  readonly attempts: number;
-  readonly maxAttempts: number;
-  readonly headers: Readonly<Record<string, Json>>;
-  readonly createdAt: Date;
-  readonly dueAt: Date;
-  readonly lastError: string | null;
   readonly lease: string;
   readonly payload: string;
-  /** When the answer that leased it came, on the monotonic clock. */
-  readonly beganAt = performance.now();
-  /** What the heartbeat has to extend, or null: as the queue is set. */
-  readonly duration: string | null;
+  readonly key: string;
   /** When the lease may be over, on the monotonic clock: counted from when the last call was sent. */
-  deadline: number;
+  deadline = 0;
   /** When the heartbeat extends it. */
-  extendAt: number;
+  extendAt = 0;
   /** `finished`: the handler has ended, or was given up; `done`: settled, or nothing to settle. */
   state: 'running' | 'finished' | 'done' = 'running';
   /** The JSON of the settlement, when it is finished. */
@@ -74,39 +62,68 @@ export class Job implements Context {
   /** Whoever waits until the progress is stored. */
   unsaved: ((error?: Error) => void)[] | undefined;
   stopped: StopError | undefined;
-  #saved: Json;
+  /** The clock of its timeout, and then of whether it is stuck. */
+  timer: NodeJS.Timeout | undefined;
+  /** Where it came from, and where its settlement goes. */
+  lane: Lane | undefined;
+  /** Read when they are asked for, as most handlers do not. */
+  #headers: Readonly<Record<string, Json>> | undefined;
+  #saved: Json | undefined;
   #controller: AbortController | undefined;
   #steps: Record<string, Json> | undefined;
-  readonly #running = new Map<string, Promise<unknown>>();
-  readonly #followUps: PutDoc[] = [];
+  #running: Map<string, Promise<unknown>> | undefined;
+  #followUps: PutDoc[] | undefined;
 
   constructor(
     readonly host: JobHost,
-    queue: string,
-    task: string,
-    row: Row,
+    readonly queue: string,
+    readonly task: string,
+    readonly version: number,
+    readonly row: Row,
     sentAt: number,
-    duration: string | null,
+    /** When the answer that leased it came, on the monotonic clock. */
+    readonly beganAt: number,
+    /** What the heartbeat has to extend, or null: as the queue is set. */
+    readonly duration: string | null,
   ) {
-    const number = (key: string): number => Number(row[key]);
-    this.queue = queue;
-    this.task = task;
     this.subject = row['subject'] ?? '';
     this.payload = row['payload'] ?? 'null';
-    this.version = number('version');
-    this.priority = number('priority');
-    this.attempts = number('attempts');
-    this.maxAttempts = number('max_attempts');
-    this.headers = row['headers'] == null ? {} : (JSON.parse(row['headers']) as Record<string, Json>);
-    this.createdAt = new Date(number('created_at') * 1000);
-    this.dueAt = new Date(number('due_at') * 1000);
-    this.lastError = row['last_error'] ?? null;
     this.lease = row['lease'] ?? '';
-    this.duration = duration;
-    this.deadline = 0;
-    this.extendAt = 0;
-    this.extended(sentAt, number('left_s') * 1000, false);
-    this.#saved = row['progress'] == null ? null : (JSON.parse(row['progress']) as Json);
+    this.key = jobKey(queue, this.subject);
+    this.extended(sentAt, Number.parseFloat(row['numbers'] ?? '') * 1000, false);
+  }
+
+  /** How long the lease lasts, and the numbers of the document, in the order of the statement. */
+  #number(at: number): number {
+    return Number(this.row['numbers']?.split(' ')[at]);
+  }
+
+  get priority(): number {
+    return this.#number(1);
+  }
+
+  get attempts(): number {
+    return this.#number(2);
+  }
+
+  get maxAttempts(): number {
+    return this.#number(3);
+  }
+
+  get headers(): Readonly<Record<string, Json>> {
+    return (this.#headers ??= JSON.parse(this.row['headers'] ?? '{}') as Record<string, Json>);
+  }
+
+  get createdAt(): Date {
+    return new Date(this.#number(4) * 1000);
+  }
+
+  get dueAt(): Date {
+    return new Date(this.#number(5) * 1000);
+  }
+
+  get lastError(): string | null {
+    return this.row['last_error'] ?? null;
   }
 
   get worker(): string {
@@ -115,10 +132,6 @@ export class Job implements Context {
 
   get client(): Producer {
     return this.host.client;
-  }
-
-  get key(): string {
-    return jobKey(this.queue, this.subject);
   }
 
   get signal(): AbortSignal {
@@ -171,7 +184,7 @@ export class Job implements Context {
   }
 
   get saved(): Json {
-    const saved = this.#saved;
+    const saved = this.current;
     if (!isObject(saved) || !(STEPS in saved)) return saved;
     const rest = Object.fromEntries(Object.entries(saved).filter(([key]) => key !== STEPS));
     if (Object.keys(rest).length === 0) return null;
@@ -184,16 +197,17 @@ export class Job implements Context {
   }
 
   async step<T>(name: string, run: () => T | Promise<T>): Promise<T> {
-    this.#steps ??= readSteps(this.#saved);
+    this.#steps ??= readSteps(this.current);
     const known = this.#steps;
     if (Object.hasOwn(known, name)) return known[name] as T;
+    this.#running ??= new Map();
     const running = this.#running.get(name);
     if (running) return running as Promise<T>;
     const step = (async () => {
       const result = await run();
       // What JSON makes of it is what a later attempt gets.
       known[name] = JSON.parse(JSON.stringify(result ?? null)) as Json;
-      this.#saved = this.#withSteps(this.#saved);
+      this.#saved = this.#withSteps(this.current);
       await this.#store();
       return result;
     })();
@@ -206,14 +220,14 @@ export class Job implements Context {
   }
 
   #withSteps(value: Json): Json {
-    this.#steps ??= readSteps(this.#saved);
+    this.#steps ??= readSteps(this.current);
     if (Object.keys(this.#steps).length === 0) return value;
     return { ...(isObject(value) ? value : value === null ? {} : { value }), [STEPS]: this.#steps };
   }
 
   async #store(): Promise<void> {
     if (this.stopped && this.isGone) throw this.stopped;
-    const json = JSON.stringify(this.#saved);
+    const json = JSON.stringify(this.current);
     if (/\\u0000|\\ud[89a-f]/.test(json)) {
       throw new InvalidPayloadError('the progress has a NUL or half of a character, which PostgreSQL cannot store');
     }
@@ -222,11 +236,12 @@ export class Job implements Context {
 
   /** The progress as it is now. */
   get current(): Json {
+    if (this.#saved === undefined) this.#saved = JSON.parse(this.row['progress'] ?? 'null') as Json;
     return this.#saved;
   }
 
   async followUp<Input>(task: Task<Input, unknown>, payload: NoInfer<Input>, options: DocOptions = {}): Promise<void> {
-    this.#followUps.push(await encode(task, payload, options));
+    (this.#followUps ??= []).push(await encode(task, payload, options));
   }
 
   /**
@@ -234,7 +249,7 @@ export class Job implements Context {
    */
   failed(error: unknown, policy: FailurePolicy): Outcome | undefined {
     if (this.isGone) return undefined;
-    this.#followUps.length = 0;
+    this.#followUps = undefined;
     if (error instanceof Outcome) return error;
     const { stopped } = this;
     const isStop = stopped !== undefined && isAbort(error, stopped);
@@ -259,7 +274,7 @@ export class Job implements Context {
     try {
       this.#write(outcome, this.#followUps);
     } catch (error) {
-      this.#write(reject(`the result is not JSON: ${text(error)}`), []);
+      this.#write(reject(`the result is not JSON: ${text(error)}`), undefined);
     }
   }
 
@@ -267,29 +282,23 @@ export class Job implements Context {
   replace(error: unknown): void {
     this.isReplaced = true;
     const what = `the outcome "${this.action}" is not valid: ${text(error)}`;
-    this.#write(reject(what, { details: details(error, this.worker) }), []);
+    this.#write(reject(what, { details: details(error, this.worker) }), undefined);
   }
 
-  #write(outcome: Outcome, followUps: readonly PutDoc[]): void {
+  #write(outcome: Outcome, followUps: readonly PutDoc[] | undefined): void {
     this.action = outcome.action;
     const { message, details, ...fields } = outcome.fields;
     const { redact } = this.host;
     const hide = (value: string): string => clean(redact ? redact(value) : value);
-    const settlement: Record<string, unknown> = {
+    this.settlement = JSON.stringify({
       subject: this.subject,
       lease: this.lease,
       action: outcome.action,
       ...fields,
       message: typeof message === 'string' ? hide(message) : message,
       details: details === undefined ? undefined : deepClean(details, redact),
-    };
-    if (followUps.length > 0) settlement['then'] = followUps;
-    this.settlement = JSON.stringify(settlement);
-  }
-
-  /** The message of the settlement, for the log. */
-  get message(): string | undefined {
-    return (JSON.parse(this.settlement) as { message?: string }).message;
+      then: followUps,
+    });
   }
 }
 

@@ -15,6 +15,8 @@ const LINGER = 3;
 const REFUSALS = 8;
 /** How many settlements one call takes. */
 const AT_ONCE = 1000;
+/** How many settlements wait for no others though more handlers end in the same turn of the event loop. */
+const WORTH_A_CALL = 100;
 
 /** Slots of a queue. Its versions share them. */
 export class Slots {
@@ -49,6 +51,10 @@ export class Lane implements WaitingLane {
   /** The size of a payload, rather too great than too small. */
   #size = 0;
   readonly #shortestLease: number;
+  /** Where tasks share the queue, the lease is the shortest of theirs. */
+  readonly #duration: string | null;
+  /** The task of documents that name none, as those of producers without this package. */
+  readonly #unnamed: Registration | undefined;
 
   constructor(
     readonly worker: Worker,
@@ -60,6 +66,13 @@ export class Lane implements WaitingLane {
     readonly tasks: ReadonlyMap<string, Registration>,
   ) {
     this.#shortestLease = Math.min(...Array.from(tasks.values(), ({ leaseMs }) => leaseMs ?? Infinity));
+    const [only, another] = tasks.values();
+    this.#unnamed = another ? tasks.get(queue) : only;
+    this.#duration = another
+      ? Number.isFinite(this.#shortestLease)
+        ? interval(this.#shortestLease)
+        : null
+      : (only?.lease ?? null);
   }
 
   get isBusy(): boolean {
@@ -85,6 +98,8 @@ export class Lane implements WaitingLane {
   /** A handler has ended. */
   settle(job: Job): void {
     this.#finished.push(job);
+    // So many are worth a call. The others end while it is under way, which keeps both sides busy.
+    if (this.#finished.length >= Math.max(this.slots.limit / 2, WORTH_A_CALL)) this.pump();
     this.pumpSoon();
   }
 
@@ -129,10 +144,13 @@ export class Lane implements WaitingLane {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     this.#hasLingered = false;
-    this.#call = this.#next(want).finally(() => {
+    this.#call = this.#next(want).then((leased) => {
       this.#call = undefined;
       this.#look();
       this.worker.pump();
+      // A call that is sent now goes first: the server works on it while the handlers run.
+      if (this.isBusy) setImmediate(() => this.#begin(leased));
+      else this.#begin(leased);
     });
   }
 
@@ -142,7 +160,8 @@ export class Lane implements WaitingLane {
     if (this.isHungry && !was) this.worker.laneIsHungry(this);
   }
 
-  async #next(want: number): Promise<void> {
+  /** Never fails. Gives what was leased, which has its slots already. */
+  async #next(want: number): Promise<[Job, Registration | undefined][]> {
     const batch = this.#finished.splice(0, AT_ONCE);
     this.slots.asked += want;
     this.worker.asked += want;
@@ -168,14 +187,13 @@ export class Lane implements WaitingLane {
       this.#isDrained = rows.length < want;
       this.turn += rows.length / this.weight;
     }
-    this.#begin(rows, sentAt);
+    return this.#take(rows, sentAt);
   }
 
   /** Settles and leases in one commit. Where a settlement is in the way, it is settled alone first. */
   async #lease(batch: readonly Job[], want: number): Promise<Row[]> {
     const next = (jobs: readonly Job[]): Promise<Row[]> => {
-      const duration = this.tasks.size === 1 ? ([...this.tasks.values()][0]?.lease ?? null) : this.#duration();
-      const values = [this.queue, list(jobs), String(want), duration, String(this.version), this.worker.name];
+      const values = [this.queue, list(jobs), String(want), this.#duration, String(this.version), this.worker.name];
       return this.worker.call('docs_next', sql.NEXT, values);
     };
     try {
@@ -187,11 +205,6 @@ export class Lane implements WaitingLane {
     }
     await this.#settle(batch, false);
     return next([]);
-  }
-
-  /** Where tasks share the queue, the lease is the shortest of theirs. */
-  #duration(): string | null {
-    return Number.isFinite(this.#shortestLease) ? interval(this.#shortestLease) : null;
   }
 
   /** Settles each document by itself, so that none is in the way of another. */
@@ -286,15 +299,24 @@ export class Lane implements WaitingLane {
     }, this.#backoff.next());
   }
 
-  #begin(rows: readonly Row[], sentAt: number): void {
-    const batches = new Map<Registration, Job[]>();
-    for (const row of rows) {
-      const size = row['payload']?.length ?? 0;
-      this.#size = Math.max(size, this.#size * 0.9);
+  #take(rows: readonly Row[], sentAt: number): [Job, Registration | undefined][] {
+    if (rows.length > 0) this.worker.hasLeased();
+    const now = performance.now();
+    return rows.map((row) => {
       const { registration, name } = this.#taskOf(row);
-      const job = new Job(this.worker, this.queue, name, row, sentAt, registration?.lease ?? this.#duration());
+      const duration = registration?.lease ?? this.#duration;
+      const job = new Job(this.worker, this.queue, name, this.version, row, sentAt, now, duration);
+      this.#size = Math.max(job.payload.length, this.#size * 0.9);
       this.worker.begin(job, this);
-      if (this.worker.isStopping) this.#giveBack(job, snooze());
+      return [job, registration];
+    });
+  }
+
+  #begin(leased: readonly [Job, Registration | undefined][]): void {
+    const batches = new Map<Registration, Job[]>();
+    for (const [job, registration] of leased) {
+      if (job.isGone) this.worker.ended(job);
+      else if (this.worker.isStopping) this.#giveBack(job, snooze());
       else if (!registration) this.#giveBack(job, this.#unknown(job));
       else if (registration.kind !== 'batch') void this.worker.work(job, registration);
       else {
@@ -320,9 +342,7 @@ export class Lane implements WaitingLane {
       ? (JSON.parse(row['headers']) as Record<string, Json>)[TASK_HEADER]
       : undefined;
     if (typeof header === 'string') return { registration: this.tasks.get(header), name: header };
-    // A producer without this package names no task.
-    const only = this.tasks.size === 1 ? [...this.tasks.values()][0] : this.tasks.get(this.queue);
-    return { registration: only, name: only?.task.name ?? this.queue };
+    return { registration: this.#unnamed, name: this.#unnamed?.task.name ?? this.queue };
   }
 
   /** Another process may know it, such as one of the next release. The older the document, the longer the pause. */

@@ -70,5 +70,6 @@ export function drop(): Outcome {
 
 /** The outcome that a handler has returned: anything but an {@link Outcome} is the result. */
 export function returned(value: unknown): Outcome {
-  return value instanceof Outcome ? value : complete(value);
+  if (value instanceof Outcome) return value;
+  return value === undefined ? new Outcome('complete') : complete(value);
 }

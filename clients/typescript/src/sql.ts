@@ -7,7 +7,7 @@ const TEXTS = '::pg_catalog.text::pg_catalog.text[]';
 /** Seconds since 1970: a time as text would depend on settings of the session. */
 const epoch = (time: string): string => `pg_catalog.date_part('epoch', ${time})`;
 /** How long the lease lasts, in seconds, from the start of the statement by the clock of the server. */
-const LEFT = `(${epoch('lease_ends')} operator(pg_catalog.-) ${epoch('pg_catalog.now()')})${TEXT} as left_s`;
+const LEFT = `(${epoch('lease_ends')} operator(pg_catalog.-) ${epoch('pg_catalog.now()')})`;
 
 export const INFO = `select extension_version${TEXT} as extension, library_version${TEXT} as library,
   is_preloaded${TEXT} as preloaded from fetchq.info()`;
@@ -31,11 +31,10 @@ export const QUEUE_SETTINGS = `select fetchq.queue_settings($1${TEXT})${TEXT} as
 export const SCHEDULES_SYNC = `select name${TEXT} as name, action${TEXT} as action
   from fetchq.schedules_sync($1${TEXT}, $2${JSONB})`;
 
+/** The numbers are one text, which is read when they are asked for: a column costs as much as the lease of a document. */
 export const NEXT = `select subject${TEXT} as subject, payload${TEXT} as payload, headers${TEXT} as headers,
-  version${TEXT} as version, priority${TEXT} as priority, attempts${TEXT} as attempts,
-  max_attempts${TEXT} as max_attempts, iterations${TEXT} as iterations, ${epoch('created_at')}${TEXT} as created_at,
-  ${epoch('due_at')}${TEXT} as due_at, lease${TEXT} as lease, last_error${TEXT} as last_error, progress${TEXT} as progress,
-  ${LEFT}
+  lease${TEXT} as lease, last_error${TEXT} as last_error, progress${TEXT} as progress,
+  pg_catalog.concat_ws(' ', ${LEFT}, priority, attempts, max_attempts, ${epoch('created_at')}, ${epoch('due_at')}) as numbers
   from fetchq.docs_next($1${TEXT}, $2${JSONB}, $3${INT}, $4${INTERVAL}, version => $5${INT}, worker => $6${TEXT},
     on_lost => 'error')`;
 
@@ -43,7 +42,7 @@ export const SETTLE = `select subject${TEXT} as subject, outcome${TEXT} as outco
   from fetchq.docs_settle($1${TEXT}, $2${JSONB}, on_lost => $3${TEXT})`;
 
 export const EXTEND = `select queue${TEXT} as queue, subject${TEXT} as subject, outcome${TEXT} as outcome,
-  stop${TEXT} as stop, ${LEFT}
+  stop${TEXT} as stop, ${LEFT}${TEXT} as left_s
   from fetchq.docs_extend(null, $1${JSONB}, $2${INTERVAL})`;
 
 export const WAIT = `call fetchq.worker_wait(queues => $1${TEXTS}, worker => $2${TEXT}, timeout => $3${INTERVAL},

@@ -163,16 +163,10 @@ export async function runHandler<Input, Output, Tx = unknown>(
     subject: options.subject ?? 'test',
     payload: JSON.stringify(stored),
     headers: JSON.stringify(doc.headers ?? {}),
-    version: String(task.version),
-    priority: '0',
-    attempts: String(options.attempts ?? 1),
-    max_attempts: String(options.maxAttempts ?? 25),
-    created_at: String(now),
-    due_at: String(now),
+    numbers: ['900', '0', options.attempts ?? 1, options.maxAttempts ?? 25, now, now].join(' '),
     lease: '1',
     last_error: options.lastError ?? null,
     progress: options.saved === undefined ? null : JSON.stringify(options.saved),
-    left_s: '900',
   };
   const host = {
     name: 'test',
@@ -185,7 +179,7 @@ export async function runHandler<Input, Output, Tx = unknown>(
     },
     stopping: (): void => undefined,
   };
-  const job = new Job(host, task.queue, task.name, row, performance.now(), null);
+  const job = new Job(host, task.queue, task.name, task.version, row, performance.now(), performance.now(), null);
   job.tx = options.tx;
   const stop = (): void => {
     job.stop('shutdown');

@@ -8,13 +8,13 @@ import { Alarm, Backoff, endsWithin, jitter } from './time.js';
  * Leases are watched that are at least as old, in milliseconds. The end of a document that is watched ends the wait,
  * so short documents are not.
  */
-const WATCHED_AGE = 200;
-/** How long a wait is while there are younger ones, and how long one is that nothing else ends. */
-const SHORT_WAIT = 150;
-/** The same while a handler goes on whose document is gone, so that nothing tells of its end. */
-const MIDDLE_WAIT = 2000;
-/** How often a process that has nothing to wait for asks whether it shall stop. */
-const ASK_INTERVAL = 1000;
+const WATCHED_AGE = 30;
+/** How long the settlement that lets a lane be hungry may take to end the wait by itself. */
+const GRACE = 5;
+/** After how long a request to cancel is made again. */
+const AGAIN = 200;
+/** No document has this version: who waits for it is told of requests to stop and of leases only. */
+const NO_VERSION = -(2 ** 31);
 /** How many leases one wait watches. The heartbeat looks at all of them. */
 const MAX_WATCHED = 1000;
 
@@ -23,8 +23,6 @@ export interface WaitingLane {
   readonly queue: string;
   /** It has room, and got fewer documents than it has asked for. */
   readonly isHungry: boolean;
-  /** A call is under way or comes soon, after which it may be hungry. */
-  readonly isBusy: boolean;
   /** Ends when no call is under way. */
   settledDown(): Promise<void>;
   kick(): void;
@@ -59,8 +57,12 @@ export class Waiter {
   #pollTime = 30_000;
   #fruitless = 0;
   #hasYielded = false;
-  /** When the server was asked last. */
-  #asked = 0;
+  /** What the session in the server waits for. */
+  #waited: readonly WaitingLane[] = [];
+  #watched: ReadonlyMap<string, Job> = new Map();
+  #timer: NodeJS.Timeout | undefined;
+  /** Since when all slots are in use, or since the wait before has ended. */
+  #busySince: number | undefined;
   #loop: Promise<void> | undefined;
   isWaiting = false;
 
@@ -82,15 +84,25 @@ export class Waiter {
     this.#loop = this.#run();
   }
 
-  /** Something has changed that the wait has to know. It is told if it does not wait in the server. */
-  changed(): void {
-    this.#alarm.ring();
+  /** A lane has room. */
+  hungry(): void {
+    if (this.isWaiting) this.#lookIn(GRACE);
+    else this.#alarm.ring();
+  }
+
+  /** Documents were leased. */
+  leased(): void {
+    if (this.#timer === undefined) this.#lookIn(WATCHED_AGE);
   }
 
   /** Ends the wait, and begins it anew with what is true now. */
   interrupt(): void {
-    if (this.isWaiting) this.#session?.cancel();
     this.#alarm.ring();
+    if (!this.isWaiting) return;
+    this.#session?.cancel();
+    // A request that is there before the statement cancels nothing.
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.interrupt(), AGAIN);
   }
 
   /**
@@ -136,45 +148,68 @@ export class Waiter {
     await this.#alarm.wait(jitter(this.host.pollMs));
   }
 
+  /** What there is to wait for now, and in how many milliseconds the next lease is old enough. */
+  #needs(): { hungry: readonly WaitingLane[]; leases: Map<string, Job>; nextLease: number } {
+    const { jobs, isStopping } = this.host;
+    const hungry = isStopping ? [] : this.lanes.filter((lane) => lane.isHungry);
+    const leases = new Map<string, Job>();
+    // Timers may be early by a millisecond.
+    const old = performance.now() - WATCHED_AGE + 1;
+    let nextLease = Infinity;
+    for (const [key, job] of this.watchesLeases ? jobs : []) {
+      if (job.isGone || job.state !== 'running' || job.isInTransaction) continue;
+      if (job.beganAt > old) nextLease = Math.min(nextLease, job.beganAt - old);
+      else if (leases.size < MAX_WATCHED) leases.set(key, job);
+    }
+    return { hungry, leases, nextLease };
+  }
+
+  /** Looks soon whether the session in the server still waits for all that there is to wait for. */
+  #lookIn(ms: number): void {
+    if (!this.isWaiting || ms === Infinity) return;
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => {
+      this.#timer = undefined;
+      const { hungry, leases, nextLease } = this.#needs();
+      const isMissing =
+        hungry.some((lane) => !this.#waited.includes(lane)) ||
+        [...leases.keys()].some((key) => !this.#watched.has(key));
+      if (isMissing) this.interrupt();
+      else this.#lookIn(nextLease);
+    }, ms);
+  }
+
   async #wait(): Promise<void> {
     const { host } = this;
     // What a call brings decides what to wait for.
     await endsWithin(Promise.all(this.lanes.map((lane) => lane.settledDown())), 1000);
-    const hungry = host.isStopping ? [] : this.lanes.filter((lane) => lane.isHungry);
-    const watched = new Map<string, Job>();
-    let longest = this.lanes.some((lane) => lane.isBusy) ? SHORT_WAIT : host.waitMs;
-    if (this.watchesLeases) {
-      const before = performance.now() - WATCHED_AGE;
-      for (const [key, job] of host.jobs) {
-        if (job.isGone) longest = Math.min(longest, MIDDLE_WAIT);
-        else if (job.state !== 'running' || job.isInTransaction || job.beganAt > before) longest = SHORT_WAIT;
-        else if (watched.size < MAX_WATCHED) watched.set(key, job);
-      }
-    }
-    let waited: readonly WaitingLane[] = hungry;
-    if (hungry.length === 0 && watched.size === 0) {
-      // All slots are in use, by short documents. Whatever frees one rings. A request to stop is asked for.
-      if (performance.now() < this.#asked + ASK_INTERVAL || host.isStopping) {
-        await this.#alarm.wait(SHORT_WAIT);
+    const { hungry, leases: watched, nextLease } = this.#needs();
+    if (hungry.length === 0) {
+      // All slots are in use. Where that is for a moment only, the next wait is for documents.
+      this.#busySince ??= performance.now();
+      const rest = this.watchesLeases ? this.#busySince + WATCHED_AGE - performance.now() : Infinity;
+      if (rest > 0 || (host.isStopping && watched.size === 0)) {
+        await this.#alarm.wait(Math.max(rest, WATCHED_AGE / 2));
         return;
       }
-      waited = this.lanes;
-      longest = 0;
     }
-    this.#asked = performance.now();
+    this.#busySince = undefined;
+    this.#watched = watched;
+    this.#waited = hungry;
     const leases = Array.from(watched.values(), ({ queue, subject, lease }) => ({ queue, subject, lease }));
-    const ms = longest === host.waitMs ? jitter(longest) : longest;
+    const ms = hungry.length > 0 && nextLease < host.waitMs ? nextLease : jitter(host.waitMs);
     let answer: Answer;
     try {
       const session = (this.#session ??= await within(open(this.driver), 30_000));
       this.isWaiting = true;
-      const queues = textArray(waited.map((lane) => lane.queue));
+      if (hungry.length === 0) this.#lookIn(nextLease);
+      const [queues, version] = hungry.length > 0 ? [hungry, this.version] : [this.lanes, NO_VERSION];
       const values = [
-        queues,
+        textArray(queues.map((lane) => lane.queue)),
         host.name,
         `${Math.ceil(ms)} milliseconds`,
         JSON.stringify(leases),
-        String(this.version),
+        String(version),
         this.#mark,
       ];
       const [row] = await within(session.query(sql.WAIT, values), ms + 30_000);
@@ -185,12 +220,14 @@ export class Waiter {
       return;
     } finally {
       this.isWaiting = false;
+      clearTimeout(this.#timer);
+      this.#timer = undefined;
     }
     if (answer.mark != null) this.#mark = readMark(answer.mark);
-    await this.#act(answer, watched);
+    await this.#act(answer);
   }
 
-  async #act(answer: Answer, watched: ReadonlyMap<string, Job>): Promise<void> {
+  async #act(answer: Answer): Promise<void> {
     const queue = answer.queue ?? '';
     switch (answer.event) {
       case 'stop':
@@ -200,7 +237,7 @@ export class Waiter {
       case 'lost':
         for (const subject of readArray(answer.subjects)) {
           const key = jobKey(queue, subject);
-          const job = watched.get(key);
+          const job = this.#watched.get(key);
           // It may have been settled since, and leased anew.
           if (job?.state !== 'running' || job.isInTransaction || this.host.jobs.get(key) !== job) continue;
           if (answer.event === 'cancelled') job.stop('cancelled');

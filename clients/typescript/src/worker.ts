@@ -102,6 +102,8 @@ const CONFLICTS = 5;
 /** A loop that is later than this is blocked, in milliseconds. */
 const BLOCKED = 1000;
 
+type Prepared = { readonly value: unknown } | undefined;
+
 /** Works on documents: leases them, calls the handlers, and settles. */
 export class Worker<Tx = unknown> {
   readonly name: string;
@@ -119,11 +121,11 @@ export class Worker<Tx = unknown> {
   /** @internal */
   readonly redact: ((text: string) => string) | undefined;
   readonly #plugins: readonly Plugin[];
+  readonly #hasMiddleware: boolean;
+  readonly #hasEvents: boolean;
   readonly #registrations: Registration[] = [];
   readonly #heartbeat: Heartbeat;
   readonly #lanes: Lane[] = [];
-  readonly #laneOf = new WeakMap<Job, Lane>();
-  readonly #timers = new Map<Job, NodeJS.Timeout>();
   readonly #running = new Set<Job>();
   readonly #progress = new Alarm();
   readonly #warned = new Map<string, number>();
@@ -160,6 +162,8 @@ export class Worker<Tx = unknown> {
     this.isPolling = options.polling ?? false;
     this.redact = options.redact;
     this.#plugins = [...client.use, ...(options.use ?? [])];
+    this.#hasMiddleware = this.#plugins.some((plugin) => 'handle' in plugin);
+    this.#hasEvents = this.#plugins.some((plugin) => 'event' in plugin);
     this.done = new Promise((resolve, reject) => {
       this.#end = { resolve, reject };
     });
@@ -361,12 +365,12 @@ export class Worker<Tx = unknown> {
         if (job.state !== 'running' || job.isGone || job.isInTransaction) continue;
         job.log.warn('the handler does not end, so its document is handed back');
         job.finish(snooze());
-        this.#laneOf.get(job)?.settle(job);
+        job.lane?.settle(job);
       }
       await this.#settleAll(this.#isNow ? 1000 : 10_000);
     } finally {
       clearInterval(this.#monitor);
-      for (const timer of this.#timers.values()) clearTimeout(timer);
+      for (const job of this.#running) clearTimeout(job.timer);
       for (const lane of this.#lanes) lane.end();
       await Promise.all([this.#heartbeat.end(), ...this.#waiters.map((waiter) => waiter.end())]);
       if (this.#failure) this.#end.reject(this.#failure.error);
@@ -458,7 +462,12 @@ export class Worker<Tx = unknown> {
 
   /** @internal */
   laneIsHungry(lane: Lane): void {
-    for (const waiter of this.#waiters) if (waiter.version === lane.version) waiter.changed();
+    for (const waiter of this.#waiters) if (waiter.version === lane.version) waiter.hungry();
+  }
+
+  /** @internal */
+  hasLeased(): void {
+    this.#waiters[0]?.leased();
   }
 
   /**
@@ -486,6 +495,7 @@ export class Worker<Tx = unknown> {
           'a call has waited for seconds while a session waits for documents, as behind a pooler with too few connections: polling for a while',
           undefined,
           { call: name },
+          Infinity,
         );
       }
     }, SUSPICIOUS);
@@ -503,12 +513,12 @@ export class Worker<Tx = unknown> {
   }
 
   /**
-   * Writes a line to the log, at most once a minute for each message.
+   * Writes a line to the log, at most once a minute for each message, or once.
    * @internal
    */
-  warn(message: string, error: unknown, fields: Record<string, unknown> = {}): void {
+  warn(message: string, error: unknown, fields: Record<string, unknown> = {}, every = 60_000): void {
     const now = performance.now();
-    if ((this.#warned.get(message) ?? -Infinity) > now - 60_000) return;
+    if ((this.#warned.get(message) ?? -Infinity) > now - every) return;
     this.#warned.set(message, now);
     const failure = error === undefined ? {} : { error: text(error), code: errorCode(error).code };
     this.logger.warn(message, { worker: this.name, ...failure, ...fields });
@@ -520,7 +530,7 @@ export class Worker<Tx = unknown> {
     const before = this.jobs.get(job.key);
     if (before) this.lost(before);
     this.jobs.set(job.key, job);
-    this.#laneOf.set(job, lane);
+    job.lane = lane;
     this.#running.add(job);
     this.used += 1;
     lane.slots.used += 1;
@@ -533,10 +543,9 @@ export class Worker<Tx = unknown> {
    * @internal
    */
   ended(job: Job): void {
-    const lane = this.#laneOf.get(job);
+    const { lane } = job;
     this.#freeSlot(job);
-    clearTimeout(this.#timers.get(job));
-    this.#timers.delete(job);
+    clearTimeout(job.timer);
     this.#running.delete(job);
     if (job.state === 'finished') lane?.settle(job);
     else if (job.state === 'running') this.release(job);
@@ -548,8 +557,7 @@ export class Worker<Tx = unknown> {
     job.hasEnded = true;
     this.used -= 1;
     this.#bytes -= job.payload.length;
-    const lane = this.#laneOf.get(job);
-    if (lane) lane.slots.used -= 1;
+    if (job.lane) job.lane.slots.used -= 1;
     if (this.#hasEvents) this.#tell({ type: 'slots', used: this.used, total: this.limit });
   }
 
@@ -576,7 +584,7 @@ export class Worker<Tx = unknown> {
     this.release(job);
     const seconds = (performance.now() - job.beganAt) / 1000;
     this.#settled[job.action] = (this.#settled[job.action] ?? 0) + 1;
-    this.#tell({ type: 'settled', queue: job.queue, task: job.task, action: job.action, seconds });
+    if (this.#hasEvents) this.#tell({ type: 'settled', queue: job.queue, task: job.task, action: job.action, seconds });
   }
 
   /**
@@ -598,14 +606,13 @@ export class Worker<Tx = unknown> {
    */
   stopping(job: Job): void {
     if (job.stopped?.reason === 'shutdown' || job.hasEnded || job.state === 'finished') return;
-    clearTimeout(this.#timers.get(job));
-    const timer = setTimeout(
+    clearTimeout(job.timer);
+    job.timer = setTimeout(
       () => {
         this.#stuck(job);
       },
       milliseconds(this.options.stuckAfter ?? 10_000),
     );
-    this.#timers.set(job, timer);
   }
 
   #stuck(job: Job): void {
@@ -618,7 +625,7 @@ export class Worker<Tx = unknown> {
     this.#tell({ type: 'stuck', queue: job.queue, task: job.task, subject: job.subject });
     if (!job.isGone && job.state === 'running') {
       job.finish(reject(`${text(job.stopped)}, and does not end`, { details: { worker: this.name, stuck: true } }));
-      this.#laneOf.get(job)?.settle(job);
+      job.lane?.settle(job);
     }
     if (this.options.stuckKeepsSlot === false) {
       this.#freeSlot(job);
@@ -636,16 +643,23 @@ export class Worker<Tx = unknown> {
    * @internal
    */
   async work(job: Job, registration: Registration): Promise<void> {
-    const payload = await this.#prepare(job, registration);
-    if (payload !== undefined) {
-      if (registration.kind === 'transaction') await this.#runTx(job, registration, payload.value);
-      else {
-        const outcome = await this.#attempt(job, registration, () =>
-          registration.handler(payload.value as never, job as never),
-        );
-        this.#finish(job, outcome);
+    const prepared = this.#prepare(job, registration);
+    const payload = prepared instanceof Promise ? await prepared : prepared;
+    if (payload && registration.kind === 'transaction') await this.#runTx(job, registration, payload.value);
+    else if (payload) {
+      let outcome: Outcome | undefined;
+      try {
+        const handler = (): unknown => registration.handler(payload.value as never, job as never);
+        outcome = returned(await (this.#hasMiddleware ? this.#around(job, handler) : handler()));
+      } catch (error) {
+        outcome = this.#failed(job, registration, error);
       }
+      this.#finish(job, outcome);
     }
+    this.#handled(job);
+  }
+
+  #handled(job: Job): void {
     this.#counts.handled += 1;
     this.#counts.handlerSeconds += (performance.now() - job.beganAt) / 1000;
     this.ended(job);
@@ -683,46 +697,39 @@ export class Worker<Tx = unknown> {
             `the handler of a batch of ${good.length} documents must return nothing or as many outcomes`,
           );
         };
-        this.#finish(job, await this.#attempt(job, registration, one));
-        this.#counts.handled += 1;
-        this.ended(job);
+        let outcome: Outcome | undefined;
+        try {
+          outcome = returned(await this.#around(job, one));
+        } catch (error) {
+          outcome = this.#failed(job, registration, error);
+        }
+        this.#finish(job, outcome);
+        this.#handled(job);
       }),
     );
   }
 
   /** Decodes the payload, and starts the clock. Without a result, the outcome of the document is decided. */
-  async #prepare(job: Job, registration: Registration): Promise<{ value: unknown } | undefined> {
-    const { task, timeoutMs } = registration;
-    let value: unknown = JSON.parse(job.payload) as Json;
-    if (task.schema || job.version !== task.version) {
-      try {
-        value = await decode(task, value as Json, job.version);
-      } catch (error) {
-        const isPoison = error instanceof InvalidPayloadError;
-        const outcome =
-          isPoison && registration.poison === 'kill'
-            ? kill(text(error))
-            : reject(text(error), { details: { worker: this.name } });
+  #prepare(job: Job, registration: Registration): Prepared | Promise<Prepared> {
+    const { task, poison } = registration;
+    const value: unknown = JSON.parse(job.payload);
+    if (!task.schema && job.version === task.version) return this.#ready(job, registration, value);
+    return decode(task, value as Json, job.version).then(
+      (decoded) => this.#ready(job, registration, decoded),
+      (error: unknown) => {
+        const isKilled = error instanceof InvalidPayloadError && poison === 'kill';
+        const outcome = isKilled ? kill(text(error)) : reject(text(error), { details: { worker: this.name } });
         this.#finish(job, outcome, error);
         return undefined;
-      }
-    }
-    if (timeoutMs !== undefined) {
-      const timer = setTimeout(() => {
-        job.stop('timeout');
-      }, timeoutMs);
-      this.#timers.set(job, timer);
-    }
-    return { value };
+      },
+    );
   }
 
-  /** Calls a handler inside the middleware, and says what becomes of its document. */
-  async #attempt(job: Job, registration: Registration, handler: () => unknown): Promise<Outcome | undefined> {
-    try {
-      return returned(await this.#around(job, handler));
-    } catch (error) {
-      return this.#failed(job, registration, error);
+  #ready(job: Job, { timeoutMs }: Registration, value: unknown): Prepared {
+    if (timeoutMs !== undefined) {
+      job.timer = setTimeout(() => job.stop('timeout'), timeoutMs);
     }
+    return { value };
   }
 
   #failed(job: Job, registration: Registration, error: unknown): Outcome | undefined {
@@ -821,10 +828,6 @@ export class Worker<Tx = unknown> {
         plugin.event?.(event);
       });
     }
-  }
-
-  get #hasEvents(): boolean {
-    return this.#plugins.some((plugin) => 'event' in plugin);
   }
 
   /** For probes: whether the database answers and the loops turn. */

@@ -20,6 +20,8 @@ import { knexDriver, knexTx } from '@fetchq/client/knex';
 import { kyselyDriver, kyselyTx } from '@fetchq/client/kysely';
 import { pgDriver } from '@fetchq/client/pg';
 import { postgresDriver } from '@fetchq/client/postgres';
+import { type PrismaExecutor, prismaDriver, prismaTx } from '@fetchq/client/prisma';
+import { openPrisma } from '../prisma.js';
 import { LIBRARIES, setup } from '../support.js';
 
 for (const library of LIBRARIES) {
@@ -133,8 +135,9 @@ describe('transactions', () => {
     pool: { min: 0, max: 2 },
   });
   const orm = drizzle(pool);
+  const prisma = openPrisma();
   after(async () => {
-    await Promise.all([s.end(), pool.end(), sql.end(), builder.destroy()]);
+    await Promise.all([prisma.$disconnect(), s.end(), pool.end(), sql.end(), builder.destroy()]);
   });
   const base = pgDriver(pool);
   const drivers: Record<string, Driver> = {
@@ -143,6 +146,7 @@ describe('transactions', () => {
     drizzle: drizzleDriver(orm, base),
     kysely: kyselyDriver(kysely, base),
     knex: knexDriver(builder, base),
+    prisma: prismaDriver(prisma, base),
   };
 
   for (const [name, driver] of Object.entries(drivers)) {
@@ -177,7 +181,8 @@ describe('transactions', () => {
         else if (name === 'postgres') await (tx as postgres.Sql).unsafe(statement);
         else if (name === 'drizzle') await (tx as typeof orm).execute(drizzleSql.raw(statement));
         else if (name === 'kysely') await (tx as typeof kysely).executeQuery(CompiledQuery.raw(statement));
-        else await (tx as typeof builder).raw(statement);
+        else if (name === 'knex') await (tx as typeof builder).raw(statement);
+        else await (tx as PrismaExecutor).$queryRawUnsafe(statement);
         if (fail) throw new Error('after the insert');
         return { done: true };
       });
@@ -198,7 +203,9 @@ describe('transactions', () => {
     await orm.transaction((tx) => fq.put(task, 1, { subject: 'drizzle', tx: drizzleTx(tx) }));
     await kysely.transaction().execute((tx) => fq.put(task, 1, { subject: 'kysely', tx: kyselyTx(tx) }));
     await builder.transaction((tx) => fq.put(task, 1, { subject: 'knex', tx: knexTx(tx) }));
-    for (const subject of ['drizzle', 'kysely', 'knex']) assert.equal(await s.status(task.queue, subject), 'pending');
+    await prisma.$transaction((tx) => fq.put(task, 1, { subject: 'prisma', tx: prismaTx(tx) }));
+    for (const subject of ['drizzle', 'kysely', 'knex', 'prisma'])
+      assert.equal(await s.status(task.queue, subject), 'pending');
   });
 });
 
@@ -210,6 +217,8 @@ describe('a database that does not fit', () => {
     const name = `t_bare_${process.pid}`;
     await s.pool.query(`create database ${name}`);
     const pool = new pg.Pool({ database: name, max: 4 });
+    // The end of the pool does not wait until its connections are closed, which the database then does.
+    pool.on('connect', (client) => client.on('error', () => undefined));
     const fq = new Fetchq(pgDriver(pool), { logger: s.logger });
     const task = defineTask('mail');
     for (const call of [() => fq.put(task, 1), () => fq.sync({}), () => new Worker(fq).handle(task, () => 1).run()]) {

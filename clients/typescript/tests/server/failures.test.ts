@@ -364,6 +364,9 @@ describe('a pooler', async () => {
       }
       await Promise.all(workers.map((worker) => worker.stop()));
       await Promise.all(behind.map(({ end }) => end()));
+      const lines = s.lines.splice(0).filter(({ message }) => message.includes('polling for a while'));
+      const names = lines.map(({ fields }) => fields['worker']);
+      assert.ok(names.length > 0 && names.length === new Set(names).size, JSON.stringify(lines));
     });
   }
 });
