@@ -771,7 +771,7 @@ class Engine:
                     group.busy_at = now
                 if now < group.busy_at + WATCH_AFTER:
                     return group.busy_at + WATCH_AFTER
-                queues = set() if self.stopping else {lane.queue for lane in self.lanes if not lane.closed}
+                queues = set[str]() if self.stopping else {lane.queue for lane in self.lanes if not lane.closed}
                 version = NO_VERSION
             leases = [{"queue": r.queue, "subject": r.subject, "lease": r.lease} for r in watched.values()]
             text = interval(max(0.001, min(longest, group.timeout)))
