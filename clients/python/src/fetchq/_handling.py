@@ -22,7 +22,7 @@ from ._json import loads
 from ._runs import Job, Run, Settings
 from .app import check_info, missing_extension
 from .context import BaseContext, Context, monotonic
-from .engine import Engine
+from .engine import NO_VERSION, Engine
 from .errors import ConfigError, FetchqError, InvalidResult, sqlstate
 from .outcomes import Complete, Outcome, describe
 from .plugins import Plugin
@@ -123,6 +123,11 @@ def check(conn: psycopg.Connection[Any], engine: Engine) -> None:
         logger.info("the worker polls every %g s, as its options say", engine.settings.poll)
     elif not preloaded:
         engine.poll_from_now_on("the library fetchq is not in shared_preload_libraries")
+    else:
+        for group in engine.groups:
+            # Requests to stop count from now on, not from the first wait, which may begin later or be interrupted.
+            queues = sorted({lane.queue for lane in group.lanes})
+            group.mark = run(conn, _sql.wait(queues, engine.worker, "0", "[]", NO_VERSION, None))[0][3]
 
 
 def check_pool(source: Any, engine: Engine, tasks: Sequence[TaskBase[Any]]) -> None:
