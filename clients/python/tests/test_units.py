@@ -482,10 +482,19 @@ def test_a_wait_that_has_begun_is_interrupted_for_a_younger_lease() -> None:
     engine = make(concurrency=2)
     group = engine.groups[0]
     engine.begin(lease(engine, 0.0, row("x"), row("y"))[0], 0.0)
+    assert isinstance(engine.take_wait(group, 0.0), float)
+    engine.tick(0.0)
     engine.runs["a", "y"].sent = 0.02
+    signals: list[str] = []
+    engine.signal = signals.append
     wait = engine.take_wait(group, WATCH_AFTER)
-    assert isinstance(wait, float), "since the slots are taken"
-    wait = engine.take_wait(group, WATCH_AFTER * 2)
+    assert not isinstance(wait, float) and wait.watched == {("a", "x")}
+    assert signals == ["tick"], "somebody has to look when the other one is old enough"
+    due = engine.tick(WATCH_AFTER)[0]
+    assert due == 0.02 + WATCH_AFTER and engine.tick(due)[1] == [group]
+    engine.waited(group, (None, None, None, None), due)
+    engine.take_wait(group, due)
+    wait = engine.take_wait(group, due + WATCH_AFTER)
     assert not isinstance(wait, float) and wait.watched == {("a", "x"), ("a", "y")}
     engine.runs["a", "z"] = Run(engine.lanes[0], row("z"), 1.0)
     due, interrupted = engine.tick(1.0)

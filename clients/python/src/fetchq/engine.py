@@ -751,6 +751,7 @@ class Engine:
             if self.crowded_at is not None and now < self.crowded_at + 1.5:
                 return self.crowded_at + 1.5
             quiet = {lane.queue for lane in group.lanes if self._quiet(lane, now)}
+            group.busy_at = math.inf if quiet else min(group.busy_at, now)
             if len(quiet) < len(group.lanes) and now < group.not_before:
                 return group.not_before
             pending = min((lane.quiet_at for lane in group.lanes if now < lane.quiet_at < math.inf), default=math.inf)
@@ -762,21 +763,20 @@ class Engine:
             queues, version = quiet, group.version
             if quiet:
                 longest = min(longest, younger - now)
-                group.busy_at = None
             elif not group.first or (self.stopping and not watched):
                 return younger
             else:
                 # No slot is free. The waiting session is told of requests to stop, and of what has become of leases.
-                if group.busy_at is None:
-                    group.busy_at = now
-                if now < group.busy_at + WATCH_AFTER:
-                    return group.busy_at + WATCH_AFTER
+                if now < (begin := group.busy_at + WATCH_AFTER):
+                    return begin
                 queues = set[str]() if self.stopping else {lane.queue for lane in self.lanes if not lane.closed}
                 version = NO_VERSION
             leases = [{"queue": r.queue, "subject": r.subject, "lease": r.lease} for r in watched.values()]
             text = interval(max(0.001, min(longest, group.timeout)))
             query = _sql.wait(sorted(queues), self.worker, text, dumps(leases), version, group.mark)
             group.call = WaitCall(quiet, set(watched), query, now, min(longest, group.timeout))
+            if younger < self.tick_at:
+                self.signal("tick")
             return group.call
 
     def _quiet(self, lane: Lane, now: float) -> bool:
@@ -804,7 +804,7 @@ class Engine:
             call, group.call = group.call, None
             event, queue, subjects, group.mark = row[0], row[1], row[2], row[3]
             group.failures = 0
-            group.busy_at = self.down_since = None
+            group.busy_at, self.down_since = math.inf, None
             if call is not None and now - call.sent > call.longest + (CROWDED if self.pooled else 5):
                 self.poll_from_now_on("a wait has taken longer than asked: the pooler has too few connections")
             if event in ("ready", "resumed"):
