@@ -21,11 +21,6 @@ from datetime import timedelta
 from typing import Any, TypedDict
 
 import psycopg
-from opentelemetry import context as otel_contexts
-from opentelemetry.baggage import get_all as baggage_of
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.trace import get_current_span
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 import fetchq
@@ -45,7 +40,6 @@ from fetchq import (
     Worker,
 )
 from fetchq.errors import ConfigError, kind, sqlstate
-from fetchq.otel import OpenTelemetry, read_trace
 from fetchq.outcomes import describe, interval
 from fetchq.tasks import TASK_HEADER, Doc
 
@@ -153,14 +147,25 @@ class Middleware(Plugin):
         return self._around("handle", ctx.queue, ctx.subject)
 
 
-class Spans(SpanExporter):
-    def export(self, spans):
-        for span in spans:
-            send(span_event(span))
-        return SpanExportResult.SUCCESS
+def open_telemetry(child: Callable[[Any], bool] = lambda _: False) -> Any:
+    """The plugin. Its import costs a second of a processor, so that only those scenarios pay which are about traces."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+
+    from fetchq.otel import OpenTelemetry
+
+    class Spans(SpanExporter):
+        def export(self, spans):
+            for span in spans:
+                send(span_event(span))
+            return SpanExportResult.SUCCESS
+
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(Spans()))
+    return OpenTelemetry(provider, child=child)
 
 
-def span_event(span: ReadableSpan) -> dict[str, Any]:
+def span_event(span: Any) -> dict[str, Any]:
     context = span.get_span_context()
     return {
         "event": "span", "name": span.name, "kind": span.kind.name.lower(),
@@ -202,9 +207,7 @@ class Adapter:
         self.trace = bool(line.get("trace"))
         self.plugins = [Middleware(name) for name in line.get("middleware") or ()]
         if self.trace:
-            provider = TracerProvider()
-            provider.add_span_processor(SimpleSpanProcessor(Spans()))
-            self.plugins.append(OpenTelemetry(provider, child=lambda task: task.queue in self.child))
+            self.plugins.append(open_telemetry(lambda task: task.queue in self.child))
         if line.get("redact"):
             self.redact = lambda text: text.replace("secret", "***")
 
@@ -280,12 +283,20 @@ class Adapter:
         if what == "headers":
             given = {"queue": "q", "task": line.get("task"), "options": {"headers": line.get("headers")}}
             doc = self.doc(given)
-            with (
-                in_context(line.get("context")),
-                OpenTelemetry(TracerProvider()).put([doc]) if line.get("context") else contextlib.nullcontext(),
-            ):
+            if not line.get("context"):
+                return doc.as_json().get("headers") or {}
+            from opentelemetry.sdk.trace import TracerProvider
+
+            from fetchq.otel import OpenTelemetry
+
+            with in_context(line["context"]), OpenTelemetry(TracerProvider()).put([doc]):
                 return doc.as_json().get("headers") or {}
         if what == "consumer":
+            from opentelemetry.baggage import get_all as baggage_of
+            from opentelemetry.trace import get_current_span
+
+            from fetchq.otel import read_trace
+
             headers = line["headers"]
             around = read_trace(headers)
             span = get_current_span(around).get_span_context()
@@ -315,6 +326,10 @@ def server_error(state: str, routine: str | None) -> BaseException:
 
 @contextlib.contextmanager
 def in_context(fields: dict[str, Any] | None):
+    from opentelemetry import context as otel_contexts
+
+    from fetchq.otel import read_trace
+
     token = otel_contexts.attach(read_trace(fields or {}))
     try:
         yield

@@ -31,11 +31,11 @@ from fetchq import (
     minutes,
 )
 from fetchq._json import clean_text, dumps, loads
-from fetchq._runs import Settings
+from fetchq._runs import Run, Settings
 from fetchq._sql import Query
 from fetchq._verdicts import verdict
 from fetchq.codec import decode, decoder
-from fetchq.engine import CROWDED, HOLD, Engine
+from fetchq.engine import CROWDED, HOLD, NO_VERSION, WATCH_AFTER, Engine
 from fetchq.errors import Aborted, kind
 from fetchq.outcomes import describe, interval, moment, settlement
 
@@ -456,13 +456,50 @@ def test_a_session_waits_for_quiet_queues_and_is_interrupted_when_another_become
     engine.lanes[0].quiet_at = engine.lanes[1].quiet_at = 0.2
     assert engine.tick(0.21)[1] == []
     assert engine.tick(0.2 + HOLD)[1] == [group]
-    assert engine.tick(0.3)[1] == [], "a request to cancel has its time"
+    assert engine.tick(0.2 + HOLD + 0.01)[1] == [], "a request to cancel has its time"
     assert engine.tick(0.6)[1] == [group], "and is repeated"
 
     class Cancelled(Exception):
         sqlstate = "57014"
 
     assert engine.wait_failed(group, Cancelled(), 0.7) == 0.0
+
+
+def test_a_session_watches_leases_and_for_a_stop_while_all_slots_are_taken() -> None:
+    engine = make(concurrency=1)
+    group = engine.groups[0]
+    engine.begin(lease(engine, 0.0, row("x"))[0], 0.0)
+    assert isinstance(engine.take_wait(group, 0.0), float), "most handlers are short"
+    wait = engine.take_wait(group, WATCH_AFTER)
+    assert not isinstance(wait, float) and wait.longest > 30, "it does not ask again and again"
+    assert wait.watched == {("a", "x")} and wait.query.values["queues"] == ["a"]
+    assert wait.query.values["version"] == NO_VERSION
+    engine.waited(group, ("cancelled", "a", ["x"], None), 0.1)
+    assert engine.runs["a", "x"].reason == "cancelled"
+
+
+def test_a_wait_that_has_begun_is_interrupted_for_a_younger_lease() -> None:
+    engine = make(concurrency=2)
+    group = engine.groups[0]
+    engine.begin(lease(engine, 0.0, row("x"), row("y"))[0], 0.0)
+    assert isinstance(engine.take_wait(group, 0.0), float)
+    engine.tick(0.0)
+    engine.runs["a", "y"].sent = 0.02
+    signals: list[str] = []
+    engine.signal = signals.append
+    wait = engine.take_wait(group, WATCH_AFTER)
+    assert not isinstance(wait, float) and wait.watched == {("a", "x")}
+    assert signals == ["tick"], "somebody has to look when the other one is old enough"
+    due = engine.tick(WATCH_AFTER)[0]
+    assert due == 0.02 + WATCH_AFTER and engine.tick(due)[1] == [group]
+    engine.waited(group, (None, None, None, None), due)
+    engine.take_wait(group, due)
+    wait = engine.take_wait(group, due + WATCH_AFTER)
+    assert not isinstance(wait, float) and wait.watched == {("a", "x"), ("a", "y")}
+    engine.runs["a", "z"] = Run(engine.lanes[0], row("z"), 1.0)
+    due, interrupted = engine.tick(1.0)
+    assert due == 1.0 + WATCH_AFTER and interrupted == []
+    assert engine.tick(due)[1] == [group]
 
 
 def test_a_pooler_that_is_too_small_is_noticed(caplog: pytest.LogCaptureFixture) -> None:

@@ -283,6 +283,18 @@ def test_worker_stop_of_the_server_ends_an_idle_and_a_busy_worker(db: Db, side: 
         feeder.join()
 
 
+def test_a_stop_that_comes_before_the_first_wait_is_not_missed(db: Db, side: Any) -> None:
+    queue = db.queue()
+
+    @side.task(queue)
+    async def work(payload: Any, ctx: Any) -> Any:
+        db.sql("select fetchq.worker_stop(%s)", payload["name"])
+
+    side.call(work.put, {"name": queue})
+    worker = side.work(concurrency=1, name=queue)
+    side.join(worker)
+
+
 def test_several_tasks_share_a_queue_and_versions_are_converted(db: Db, side: Any) -> None:
     queue = db.queue()
     log: list[Any] = []

@@ -9,6 +9,7 @@ import os
 import secrets
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -21,7 +22,7 @@ from ._json import loads
 from ._runs import Job, Run, Settings
 from .app import check_info, missing_extension
 from .context import BaseContext, Context, monotonic
-from .engine import Engine
+from .engine import NO_VERSION, Engine
 from .errors import ConfigError, FetchqError, InvalidResult, sqlstate
 from .outcomes import Complete, Outcome, describe
 from .plugins import Plugin
@@ -122,6 +123,11 @@ def check(conn: psycopg.Connection[Any], engine: Engine) -> None:
         logger.info("the worker polls every %g s, as its options say", engine.settings.poll)
     elif not preloaded:
         engine.poll_from_now_on("the library fetchq is not in shared_preload_libraries")
+    else:
+        for group in engine.groups:
+            # Requests to stop count from now on, not from the first wait, which may begin later or be interrupted.
+            queues = sorted({lane.queue for lane in group.lanes})
+            group.mark = run(conn, _sql.wait(queues, engine.worker, "0", "[]", NO_VERSION, None))[0][3]
 
 
 def check_pool(source: Any, engine: Engine, tasks: Sequence[TaskBase[Any]]) -> None:
@@ -209,26 +215,55 @@ class Threads:
     def __init__(self, engine: Engine, work: Callable[[Job], None]) -> None:
         self._engine = engine
         self._work = work
-        self._todo: SimpleQueue[Job | None] = SimpleQueue()
+        self._todo: deque[Job] = deque()
+        self._turn: SimpleQueue[bool] = SimpleQueue()
         self._lock = threading.Lock()
-        self._count = self._busy = 0
+        self._count = self._idle = self._open = 0
+        self._waking = self._closed = False
 
     def start(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            self._todo.put(job)
         with self._lock:
-            self._busy += len(jobs)
-            missing = max(0, self._busy - self._count)
-            self._count += missing
-        for _ in range(missing):
+            self._todo.extend(jobs)
+            self._open += len(jobs)
+            self._wake()
+
+    def _wake(self) -> None:
+        """Lets one more thread begin, which wakes the next one. So all run where handlers wait for something,
+        but a handler that ends at once costs no change of threads: the thread before has done its work by then."""
+        if self._waking or not self._todo or (not self._idle and self._count >= self._open):
+            return
+        self._waking = True
+        if self._idle:
+            self._idle -= 1
+            self._turn.put(True)
+        else:
+            self._count += 1
             threading.Thread(target=self._run, name="fetchq-handler", daemon=True).start()
 
     def close(self) -> None:
-        for _ in range(self._count):
-            self._todo.put(None)
+        with self._lock:
+            self._closed = True
+            for _ in range(self._idle):
+                self._turn.put(False)
 
     def _run(self) -> None:
-        while (job := self._todo.get()) is not None:
+        woken = True
+        while True:
+            with self._lock:
+                if woken:
+                    self._waking = woken = False
+                job = self._todo.popleft() if self._todo else None
+                if job is None:
+                    if self._closed:
+                        return
+                    self._idle += 1
+                else:
+                    self._wake()
+            if job is None:
+                if not self._turn.get():
+                    return
+                woken = True
+                continue
             try:
                 self._work(job)
             except BaseException as error:  # A defect here must not cost a slot.
@@ -236,7 +271,7 @@ class Threads:
                 self._engine.ended(job, [error] * len(job.runs), monotonic())
             finally:
                 with self._lock:
-                    self._busy -= 1
+                    self._open -= 1
 
 
 def work_in_thread(engine: Engine, plugins: Sequence[Plugin], job: Job) -> None:
@@ -276,3 +311,9 @@ def hang_up(conn: Any) -> None:
 def make_settings(name: str | None, options: dict[str, Any]) -> Settings:
     """Options of a worker. A name that the client makes belongs to one process."""
     return Settings(name=name or worker_name(), exclusive=name is None, **options)
+
+
+def prepare_threshold(engine: Engine) -> int | None:
+    """For the connections that settle and lease: a statement is planned once, but not behind a pooler, which may lend
+    each transaction another session of the server."""
+    return None if engine.pooled else 0

@@ -198,7 +198,7 @@ class Group:
         self.mark: list[int] | None = None
         self.call: WaitCall | None = None
         self.not_before = 0.0
-        self.probe_at = 0.0
+        self.busy_at = math.inf  # Since when all slots are taken, or since the wait before has ended.
         self.interrupted_at = -math.inf
         self.timeout = math.inf
         self.failures = 0

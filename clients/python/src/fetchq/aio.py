@@ -26,6 +26,7 @@ from ._handling import (
     check_pool,
     hang_up,
     make_settings,
+    prepare_threshold,
     work_in_thread,
 )
 from ._runs import Group, Job, Run
@@ -198,6 +199,7 @@ class AsyncWorker:
             try:
                 if conn is None or not usable(conn):
                     conn = await aconnect(self.source)
+                    conn.prepare_threshold = prepare_threshold(engine)
                     notices = Notices(conn)
                 todo.sent = monotonic()
                 rows = await arun(conn, todo.query)

@@ -39,14 +39,17 @@ Topic = Literal["call", "wait", "beat", "tick"]
 
 BATCH = 0.003
 """For how long settlements are collected while other handlers run."""
-WATCH_AFTER = 0.5
-"""From which age on the waiting session watches the lease of a document."""
+WATCH_AFTER = 0.03
+"""From which age on the waiting session watches the lease of a document, and a worker without a free slot waits
+to be asked to stop. Most handlers have ended before, and need no wait to be begun anew."""
+AGAIN = 0.06
+"""After how long a request to interrupt a wait is repeated."""
+NO_VERSION = -(2**31)
+"""No document has this version: who waits for it is told of requests to stop and of leases only."""
 HOLD = 0.05
 """For how long a queue without documents may be left out of the wait."""
 POOLED_WAIT = 10.0
 """The longest wait behind a pooler."""
-PROBE = 5.0
-"""How often a worker that is too busy to wait looks whether it was asked to stop."""
 RERUNS = 10
 """How often a transactional handler runs anew after its connection has broken. A pool may hand out several
 connections that a restart of the server has ended; but a handler may also be what ends them."""
@@ -259,7 +262,7 @@ class Engine:
                 lane.slots.jobs += 1
             run.job = job
         if rows:
-            if self.tick_at > now + 0.25:
+            if self.tick_at > now + (WATCH_AFTER if self.groups[0].call is not None else 0.25):
                 self.signal("tick")
             if call.sent + rows[0][6] / 3 * jitter < self.beat_at:
                 self.signal("beat")
@@ -748,25 +751,32 @@ class Engine:
             if self.crowded_at is not None and now < self.crowded_at + 1.5:
                 return self.crowded_at + 1.5
             quiet = {lane.queue for lane in group.lanes if self._quiet(lane, now)}
+            group.busy_at = math.inf if quiet else min(group.busy_at, now)
             if len(quiet) < len(group.lanes) and now < group.not_before:
                 return group.not_before
             pending = min((lane.quiet_at for lane in group.lanes if now < lane.quiet_at < math.inf), default=math.inf)
             if pending < now + HOLD:
                 return pending
-            watched = self._watchable(now) if group.first else {}
+            watched, younger = self._watchable(now) if group.first else ({}, math.inf)
             # Behind a pooler, each wait keeps a connection from all other programs.
             longest = min(self.settings.wait, POOLED_WAIT if self.pooled else math.inf) * random.uniform(0.9, 1.0)
-            queues = quiet
-            if not quiet and not watched:
-                # Nothing to wait for. A worker that is always busy is asked to stop, too.
-                if self.stopping or not group.first or now < group.probe_at:
-                    return math.inf if self.stopping or not group.first else group.probe_at
-                queues, longest = {lane.queue for lane in group.lanes}, 0.0
-            group.probe_at = now + PROBE
+            queues, version = quiet, group.version
+            if quiet:
+                longest = min(longest, younger - now)
+            elif not group.first or (self.stopping and not watched):
+                return younger
+            else:
+                # No slot is free. The waiting session is told of requests to stop, and of what has become of leases.
+                if now < (begin := group.busy_at + WATCH_AFTER):
+                    return begin
+                queues = set[str]() if self.stopping else {lane.queue for lane in self.lanes if not lane.closed}
+                version = NO_VERSION
             leases = [{"queue": r.queue, "subject": r.subject, "lease": r.lease} for r in watched.values()]
-            text = interval(min(longest, group.timeout))
-            query = _sql.wait(sorted(queues), self.worker, text, dumps(leases), group.version, group.mark)
-            group.call = WaitCall(queues, set(watched), query, now, min(longest, group.timeout))
+            text = interval(max(0.001, min(longest, group.timeout)))
+            query = _sql.wait(sorted(queues), self.worker, text, dumps(leases), version, group.mark)
+            group.call = WaitCall(quiet, set(watched), query, now, min(longest, group.timeout))
+            if younger < self.tick_at:
+                self.signal("tick")
             return group.call
 
     def _quiet(self, lane: Lane, now: float) -> bool:
@@ -775,12 +785,18 @@ class Engine:
             return False
         return now >= lane.quiet_at and self._room(lane) > 0
 
-    def _watchable(self, now: float) -> dict[tuple[str, str], Run]:
-        return {
-            key: run
-            for key, run in self.runs.items()
-            if now - run.sent >= WATCH_AFTER and run.reason is None and not run.settling
-        }
+    def _watchable(self, now: float) -> tuple[dict[tuple[str, str], Run], float]:
+        """The leases that the waiting session should watch, and when another one will be old enough."""
+        old: dict[tuple[str, str], Run] = {}
+        younger = math.inf
+        for key, run in self.runs.items():
+            if run.reason is not None or run.settling:
+                continue
+            if run.sent + WATCH_AFTER <= now:
+                old[key] = run
+            else:
+                younger = min(younger, run.sent + WATCH_AFTER)
+        return old, younger
 
     def waited(self, group: Group, row: Row, now: float) -> None:
         """A wait has ended with an event, or with None when its time was over."""
@@ -788,7 +804,7 @@ class Engine:
             call, group.call = group.call, None
             event, queue, subjects, group.mark = row[0], row[1], row[2], row[3]
             group.failures = 0
-            self.down_since = None
+            group.busy_at, self.down_since = math.inf, None
             if call is not None and now - call.sent > call.longest + (CROWDED if self.pooled else 5):
                 self.poll_from_now_on("a wait has taken longer than asked: the pooler has too few connections")
             if event in ("ready", "resumed"):
@@ -855,6 +871,12 @@ class Engine:
             pending = [x.quiet_at + HOLD for x in self.lanes if now < x.quiet_at + HOLD < math.inf]
             again = any(group.call is not None and group.call.interrupted for group in self.groups)
             busy = bool(self.runs or self.stopping or self.calls or again)
+            first = self.groups[0]
+            if first.call is not None:
+                old, watch_at = self._watchable(now)
+                if any(key not in first.call.watched for key in old):
+                    watch_at = now
+                pending.append(max(watch_at, first.interrupted_at + AGAIN, now + 0.005))
             self.tick_at = min([now + 0.2 if busy else now + 30, *pending])
             return self.tick_at, restart
 
@@ -895,7 +917,7 @@ class Engine:
     def _outdated(self, group: Group, now: float) -> bool:
         call = group.call
         # A request to cancel that comes before the wait has begun does nothing: it is repeated.
-        if call is None or now - group.interrupted_at < 0.25:
+        if call is None or now - group.interrupted_at < AGAIN:
             return False
         if call.interrupted or self.polling or (self.finished and not self.runs):
             return True
@@ -904,9 +926,7 @@ class Engine:
         for lane in group.lanes:
             if lane.queue not in call.queues and self._quiet(lane, now) and now >= lane.quiet_at + HOLD:
                 return True
-        if group.first and now - call.sent > 1:
-            return any(key not in call.watched for key in self._watchable(now))
-        return False
+        return group.first and any(key not in call.watched for key in self._watchable(now)[0])
 
     def ask_stop(self, grace: float | None = None) -> None:
         """Leases no more, and ends when all is settled, or when the grace is over."""

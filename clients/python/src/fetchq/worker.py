@@ -28,6 +28,7 @@ from ._handling import (
     check_pool,
     hang_up,
     make_settings,
+    prepare_threshold,
     work_in_thread,
 )
 from ._runs import Group, Job
@@ -183,7 +184,7 @@ class Worker:
     def _caller(self, conn: psycopg.Connection[Any] | None) -> None:
         """Makes the calls that settle and lease."""
         engine, turn = self.engine, self._turns["call"]
-        notices: Notices | None = None if conn is None else Notices(conn)
+        notices: Notices | None = None if conn is None else self._listen(conn)
         self._calling += [] if conn is None else [conn]
         while True:
             with turn:
@@ -196,7 +197,7 @@ class Worker:
                 if conn is None or not usable(conn):
                     conn = connect(self.source)
                     self._calling.append(conn)
-                    notices = Notices(conn)
+                    notices = self._listen(conn)
                 todo.sent = monotonic()
                 rows = run(conn, todo.query)
             except Exception as error:  # The engine knows what it means.
@@ -208,6 +209,10 @@ class Worker:
                 self._handlers.start(jobs)
         if conn is not None:
             conn.close()
+
+    def _listen(self, conn: psycopg.Connection[Any]) -> Notices:
+        conn.prepare_threshold = prepare_threshold(self.engine)
+        return Notices(conn)
 
     def _waiter(self, group: Group) -> None:
         """Waits for documents, for a request to stop, and for leases that are lost."""
