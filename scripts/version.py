@@ -37,7 +37,6 @@ PLACES = [
     ("docs/guides/*.md", r"fetchq/fetchq(?:-cnpg)?:\d+-|fetchq/fetchq-console:"),
     ("tests/conformance/README.md", r'"client": "fetchq '),
     ("tests/pg_regress/expected/metric_export.out", r'"version": "'),
-    ("SECURITY.md", r"the newest release, "),
 ]
 # Manifests with the version of the workspace, whose packages Cargo.lock names.
 MEMBERS = "Cargo.lock"
