@@ -177,7 +177,7 @@ check "install again, the new one" apt install /packages/new.deb
 check "preload again" pg_conftool "$major" test set shared_preload_libraries fetchq
 check "start again" ctl restart
 check "the dump comes back" as_postgres psql -Xq -v ON_ERROR_STOP=1 -d postgres -f /tmp/dump.sql
-check "with its documents" is 1000 "select count(*) from fetchq_data.mail__docs"
+check "with its documents, and the history of the completed one" is '999|1' "select (select count(*) from fetchq_data.mail__docs), count(*) from fetchq_data.mail__history"
 ctl stop
 check "purge an installed package" apt purge "$package"
 check "no file of the package is left" none sh -c "find /usr /etc /var/lib/dpkg -iname '*fetchq*'"
