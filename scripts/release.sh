@@ -18,8 +18,7 @@ set -euo pipefail
 . "$(dirname "$0")/docker.sh"
 cd "$ROOT"
 
-# What is built, in this order, and what it is. source.sh, and so on, have no files of their own: they are
-# functions in release/build.sh and release/try.sh.
+# What is built, in this order, and what it is. Each has a function in release/build.sh and one in release/try.sh.
 declare -A WHAT=(
   [source]="the source"
   [pgxn]="the bundle for PGXN"
@@ -36,8 +35,9 @@ declare -A FOLDER=([npm]=clients/typescript/package.json [python]=clients/python
 
 if (($#)); then parts=("$@"); else parts=("${ALL[@]}"); fi
 for part in "${parts[@]}"; do [[ -n ${WHAT[$part]:-} ]] || die "there is no package '$part'; there are: ${ALL[*]}"; done
-# The other packages are made of the unpacked source.
-if [[ " ${parts[*]} " != *' source '* ]]; then parts=(source "${parts[@]}"); fi
+# The other packages are made of the unpacked source. Who asks only for them does not wait until it is tried.
+is_source_tried=1
+if [[ " ${parts[*]} " != *' source '* ]]; then parts=(source "${parts[@]}") is_source_tried=0; fi
 
 with_lock release
 git rev-parse --git-dir >/dev/null 2>&1 || die "this is no git checkout: a release is made of a commit"
@@ -84,6 +84,7 @@ for part in "${parts[@]}"; do
 done
 for part in "${parts[@]}"; do
   if [[ ${result[$part]} != built ]]; then continue; fi
+  if [[ $part == source ]] && ((!is_source_tried)); then result[$part]="not tried: it was not asked for"; continue; fi
   step "release: installing and running ${WHAT[$part]}"
   if run_quiet "trying $part" "$LOGS/try-$part.log" scripts/release/try.sh "$part"; then
     result[$part]=$(sed -n 's/^tried: //p' "$LOGS/try-$part.log" | tail -n 1)
@@ -92,19 +93,21 @@ for part in "${parts[@]}"; do
     result[$part]="FAILED (see ${LOGS#"$ROOT/"}/try-$part.log)"; failed=$((failed + 1))
   fi
 done
-for part in "${parts[@]}"; do echo "${result[$part]}" >"$WORK/$part.result"; done
+commit=$(git rev-parse HEAD)
+for part in "${parts[@]}"; do echo "$commit ${result[$part]}" >"$WORK/$part.result"; done
 
 # ------------------------------------------------------------ manifest and sums --
 {
   echo "# fetchq $VERSION"
   echo
-  echo "Made of commit $(git rev-parse HEAD) of $(git log -1 --format=%cI), on $(. /etc/os-release && echo "$PRETTY_NAME"), $(uname -m)."
+  echo "Made of commit $commit of $(git log -1 --format=%cI), on $(. /etc/os-release && echo "$PRETTY_NAME"), $(uname -m)."
   echo "\`sha256sum -c SHA256SUMS\` compares the files. Files named \`*.cdx.json\` list what is in a package (CycloneDX)."
   echo
   echo "| file | bytes | what | tried |"
   echo "|---|---|---|---|"
   for part in "${ALL[@]}"; do
-    said=$(cat "$WORK/$part.result" 2>/dev/null || echo "NOT BUILT: it was not asked for")
+    said=$(cat "$WORK/$part.result" 2>/dev/null || echo "$commit NOT BUILT: it was not asked for")
+    if [[ $said == "$commit "* ]]; then said=${said#* }; else said="OF COMMIT $said"; fi
     if [[ ! -s $WORK/$part.files ]]; then echo "| – | – | ${WHAT[$part]} | $said |"; continue; fi
     while read -r file; do
       if [[ -e $DIST/$file ]]; then echo "| $file | $(stat -c %s "$DIST/$file") | ${WHAT[$part]} | $said |"; fi
@@ -116,7 +119,7 @@ for part in "${parts[@]}"; do echo "${result[$part]}" >"$WORK/$part.result"; don
 # ---------------------------------------------------------------------- the end --
 echo
 for part in "${parts[@]}"; do printf '%-8s %s\n' "$part" "${result[$part]}"; done
-step "release: $(($(wc -l <"$DIST/SHA256SUMS"))) files of fetchq $VERSION are in $DIST; MANIFEST.md describes them"
+step "release: $(wc -l <"$DIST/SHA256SUMS") files of fetchq $VERSION are in $DIST; MANIFEST.md describes them"
 for part in "${parts[@]}"; do
   if [[ ${result[$part]} == NOT* ]]; then warn "$part is not in dist/: ${result[$part]#NOT BUILT: }"; fi
 done
