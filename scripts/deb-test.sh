@@ -33,6 +33,10 @@ if [[ ! -e $base/ready ]]; then
   if compgen -G '/etc/apt/sources.list.d/*.sources' >/dev/null; then
     rm -f "$base/etc/apt/sources.list"
     cp /etc/apt/sources.list.d/*.sources "$base/etc/apt/sources.list.d/"
+    # Those of apt.postgresql.org name a file with their key.
+    while read -r key; do
+      if [[ ! -e $base$key ]]; then install -D -m 644 "$key" "$base$key"; fi
+    done < <(sed -nE 's/^Signed-By: *(\/.*)/\1/p' /etc/apt/sources.list.d/*.sources)
   fi
   # Nothing starts by itself.
   printf '#!/bin/sh\nexit 101\n' >"$base/usr/sbin/policy-rc.d"
