@@ -213,7 +213,8 @@ image() {
   local file config major mount port console=fetchq/fetchq-console:$VERSION done=''
   engine() { "$DOCKER" "$@" 2> >(grep -v 'systemd connection' >&2 || :); }
   for file in "$DIST"/*-image-*.tar.gz; do
-    engine load -i "$file" >/dev/null
+    # podman reads compressed files from a pipe only.
+    gzip -dc "$file" | engine load >/dev/null
   done
   for config in $PG_CONFIGS; do
     major=$("$config" --version | sed -nE 's/^PostgreSQL ([0-9]+).*/\1/p')
