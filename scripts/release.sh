@@ -110,7 +110,12 @@ for part in "${parts[@]}"; do echo "$commit ${result[$part]}" >"$WORK/$part.resu
     if [[ $said == "$commit "* ]]; then said=${said#* }; else said="OF COMMIT $said"; fi
     if [[ ! -s $WORK/$part.files ]]; then echo "| – | – | ${WHAT[$part]} | $said |"; continue; fi
     while read -r file; do
-      if [[ -e $DIST/$file ]]; then echo "| $file | $(stat -c %s "$DIST/$file") | ${WHAT[$part]} | $said |"; fi
+      what=${WHAT[$part]} how=$said
+      case $file in
+        *.cdx.json) what="list of contents" how=– ;;
+        *-dbgsym_*) what="its symbols" how=– ;;
+      esac
+      if [[ -e $DIST/$file ]]; then echo "| $file | $(stat -c %s "$DIST/$file") | $what | $how |"; fi
     done <"$WORK/$part.files"
   done
 } >"$DIST/MANIFEST.md"
