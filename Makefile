@@ -120,7 +120,7 @@ clean: ## stop all servers of this checkout, remove their data and everything th
 #=              python_client console monitoring move quickstart docker versions recovery; and upgrade and
 #=              image, which run only when
 #=              they are named
-#= DOCKER       for production, release and SUITE=image: podman, or another command in place of docker
+#= DOCKER       for production and SUITE=image: podman, or another command in place of docker
 #= IMAGE_MAJOR  for SUITE=image: the major version of the image; by default that of PG_CONFIG
 #= OLD_PG_CONFIG, NEW_PG_CONFIG
 #=              for SUITE=upgrade: the PostgreSQL that pg_upgrade upgrades from, and to
@@ -140,7 +140,8 @@ clean: ## stop all servers of this checkout, remove their data and everything th
 #= V            for version: the version to write
 #= QUICK, ONLY  for bench: two minutes instead of 75; only the named scenarios. For bench-peers: three
 #=              minutes instead of 28; only systems whose names contain one of these. For release:
-#=              only these of source pgxn deb program npm python rust image; the others in dist/ stay
+#=              only these of source pgxn deb program npm python rust image; the others in dist/ stay.
+#=              DOCKER names the engine of its images, too
 #= PROCESSES    for bench-peers: worker processes of each client (1)
 #= PORT         for production: the port of the server (5432); only this machine can reach it
 #=              unless BIND=0.0.0.0
