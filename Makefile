@@ -1,6 +1,6 @@
 # The scripts in scripts/ do all the work. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help console docs run start start-pg stop reset init psql setup build production clean ha move-test test test-run soak bench bench-peers lint fmt hooks matrix all install deb
+.PHONY: help console docs run start start-pg stop reset init psql setup build production clean ha move-test test test-run soak bench bench-peers lint fmt hooks matrix all install deb release version
 SHELL := /bin/bash
 
 FOLDER ?= /usr/share/doc
@@ -102,6 +102,12 @@ install: ## install the extension into PostgreSQL, or below a folder: make insta
 deb: ## build a Debian package for the PostgreSQL of PG_CONFIG, into target/deb
 	@scripts/deb.sh
 
+release: ## build all packages into dist/, install each into an empty environment, run its quick start
+	@scripts/release.sh $(ONLY)
+
+version: ## show the version, or write it into every file: make version V=5.0.1
+	@scripts/version.py $(if $(V),--set "$(V)")
+
 production: ## build the image and run it with Docker or podman: make production PORT=5432 POSTGRES_PASSWORD=…
 	@PORT="$(PORT)" scripts/production.sh
 
@@ -131,8 +137,11 @@ clean: ## stop all servers of this checkout, remove their data and everything th
 #= DOCS, WORKERS
 #=              for move-test: documents that are there before, and worker processes (1000000, 16)
 #= MOVE         for move-test: more options: --only undisturbed, --report FILE
+#= V            for version: the version to write
 #= QUICK, ONLY  for bench: two minutes instead of 75; only the named scenarios. For bench-peers: three
-#=              minutes instead of 28; only systems whose names contain one of these
+#=              minutes instead of 28; only systems whose names contain one of these. For release:
+#=              only these of source pgxn deb program npm python rust image; the others in dist/ stay.
+#=              DOCKER names the engine of its images, too
 #= PROCESSES    for bench-peers: worker processes of each client (1)
 #= PORT         for production: the port of the server (5432); only this machine can reach it
 #=              unless BIND=0.0.0.0

@@ -53,11 +53,9 @@ done < <(awk '$1 == "FROM" { print $2 }' "$file")
 has() { grep -qF -- "$1" "$2" || fail "$2 lacks: $1"; }
 for f in "$file" scripts/build.sh; do has "cargo build --release --lib --no-default-features --features" "$f"; done
 has "scripts/install.sh" "$file"
-version=$(sed -nE 's/^version *= *"(.*)"/\1/p' Cargo.toml | head -n 1)
-has "ARG FETCHQ_VERSION=$version" "$file"
+version=$(scripts/version.py)
 # The image of the console has the licences of what is compiled into it; make lint compares them.
 has "console/licenses/third-party.txt" "$file"
-has "FETCHQ_VERSION: \"$version\"" docker/compose.yml
 major=$(sed -n 's/^ARG PG_MAJOR=//p' "$file")
 has "\"pgrx/pg$major\"" Cargo.toml
 # The default is a patch release of the minor version that the manifest names.

@@ -14,4 +14,4 @@ if [[ -d .pg ]]; then
   done
   if [[ $STATE != "$ROOT/.pg" ]]; then rm -rf "${STATE:?}"; fi
 fi
-rm -rf .pg target tests/npm/node_modules tests/console/node_modules bench/peers/node_modules
+rm -rf .pg target dist tests/npm/node_modules tests/console/node_modules bench/peers/node_modules

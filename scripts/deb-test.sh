@@ -3,6 +3,8 @@
 #
 #   deb-test.sh NEW.deb [OLD.deb]
 #
+#   PROGRAM=FILE.deb    also install the program, and look at the queues with it
+#
 # Without OLD.deb the upgrade is from a copy of NEW.deb that has an older version and another
 # library file. It needs root, debootstrap, and the Debian mirror that this machine's apt uses. The
 # Debian is that of this machine's release. It is made once, in .pg/deb-test, and copied; its
@@ -31,6 +33,10 @@ if [[ ! -e $base/ready ]]; then
   if compgen -G '/etc/apt/sources.list.d/*.sources' >/dev/null; then
     rm -f "$base/etc/apt/sources.list"
     cp /etc/apt/sources.list.d/*.sources "$base/etc/apt/sources.list.d/"
+    # Those of apt.postgresql.org name a file with their key.
+    while read -r key; do
+      if [[ ! -e $base$key ]]; then install -D -m 644 "$key" "$base$key"; fi
+    done < <(sed -nE 's/^Signed-By: *(\/.*)/\1/p' /etc/apt/sources.list.d/*.sources)
   fi
   # Nothing starts by itself.
   printf '#!/bin/sh\nexit 101\n' >"$base/usr/sbin/policy-rc.d"
@@ -62,6 +68,7 @@ else
   dpkg-deb --root-owner-group -b "$root/packages/old" "$root/packages/old.deb" >/dev/null
   rm -rf "$root/packages/old"
 fi
+if [[ -n ${PROGRAM:-} ]]; then cp "$PROGRAM" "$root/packages/program.deb"; fi
 dpkg --compare-versions "$(dpkg-deb -f "$root/packages/old.deb" Version)" lt "$(dpkg-deb -f "$new" Version)" || die "the old package is not older than the new one"
 
 # --------------------------------------------------------------- the tests --
@@ -83,6 +90,24 @@ is() { local got; got=$(sql "$2") && echo "$got" && [[ $got == "$1" ]]; }
 apt() { apt-get -o Dpkg::Use-Pty=0 -y --no-install-recommends "$@"; }
 ctl() { pg_ctlcluster "$major" test "$@"; }
 none() { local found; found=$("$@"); echo "$found"; [[ -z $found ]]; }
+quick_start() {
+  zcat -f "/usr/share/doc/$package/README.md"* | sed -n '/^```sql$/,/^```$/p' | sed '/^```sql$/d;/^```$/,$d' >/tmp/quick-start.sql
+  as_postgres psql -XqAt -v ON_ERROR_STOP=1 -d postgres -f /tmp/quick-start.sql && is welcome-42 'select subject from sent' &&
+    is 'welcome-42|completed' 'select subject, outcome from fetchq_data.mail__history'
+}
+program_version() { local v; v=$(sql 'select library_version from fetchq.info()') && fetchq --version && [[ $(fetchq --version) == *" $v" ]]; }
+# shows TEXT COMMAND… — the output of a command has a text.
+shows() { local text=$1 out; shift; out=$("$@"); echo "$out"; [[ $out == *"$text"* ]]; }
+serves() {
+  local server i page=''
+  as_postgres fetchq serve --listen 127.0.0.1:8090 >/tmp/serve.log 2>&1 & server=$!
+  for i in {1..100}; do
+    page=$(exec 3<>/dev/tcp/127.0.0.1/8090 && printf 'GET /db/postgres HTTP/1.0\r\nHost: 127.0.0.1:8090\r\n\r\n' >&3 && cat <&3) 2>/dev/null && break
+    sleep 0.2
+  done
+  kill "$server"; wait "$server"
+  [[ $page == *' 200 '*queues/mail* ]] || { echo "$page" | head -c 2000; cat /tmp/serve.log; return 1; }
+}
 left() { find / -xdev -path /proc -prune -o -path /packages -prune -o -iname '*fetchq*' -print; }
 
 check "nothing of fetchq is there" none left
@@ -99,7 +124,24 @@ check "preload" pg_conftool "$major" test set shared_preload_libraries fetchq
 check "start" ctl start
 check "create extension" sql 'create extension fetchq'
 check "preloaded" is 't|t' 'select is_preloaded, has_shared_memory from fetchq.info()'
-check "a queue" sql "select fetchq.queue_create('mail')"
+# The README of the package shows how to begin.
+check "the quick start" quick_start
+if [[ -e /packages/program.deb ]]; then
+  check "install the program" apt install /packages/program.deb
+  check "its files are as packed" dpkg --verify fetchq
+  check "its version is that of the extension" program_version
+  check "it has a manual page and completions" test -s /usr/share/man/man1/fetchq.1.gz -a -s /usr/share/bash-completion/completions/fetchq
+  check "it puts a document" as_postgres fetchq put mail by-hand --payload '{"to": "bob"}'
+  check "it shows the document" shows '"by-hand"' as_postgres fetchq show mail by-hand --json
+  check "it explains it" as_postgres fetchq explain mail by-hand
+  check "it lists the queues" shows '"mail"' as_postgres fetchq list --json
+  check "it finds nothing that is wrong" as_postgres fetchq doctor
+  check "it serves pages" serves
+  check "purge the program" dpkg --purge fetchq
+  check "it leaves no file" test ! -e /usr/bin/fetchq
+fi
+check "the queue of the quick start is dropped" sql "select fetchq.queue_drop('mail'); drop table sent"
+check "another queue" sql "select fetchq.queue_create('mail')"
 check "push" sql "select count(fetchq.doc_put('mail', 'm' || n, '{}')) from generate_series(1, 1000) n"
 check "lease" is m1 "select subject from fetchq.doc_lease('mail', duration => '1 hour')"
 before="select count(*), count(*) filter (where status = 2), md5(string_agg(d::text, ',' order by subject)) from fetchq_data.mail__docs d"
@@ -139,7 +181,7 @@ check "install again, the new one" apt install /packages/new.deb
 check "preload again" pg_conftool "$major" test set shared_preload_libraries fetchq
 check "start again" ctl restart
 check "the dump comes back" as_postgres psql -Xq -v ON_ERROR_STOP=1 -d postgres -f /tmp/dump.sql
-check "with its documents" is 1000 "select count(*) from fetchq_data.mail__docs"
+check "with its documents, and the history of the completed one" is '999|1' "select (select count(*) from fetchq_data.mail__docs), count(*) from fetchq_data.mail__history"
 ctl stop
 check "purge an installed package" apt purge "$package"
 check "no file of the package is left" none sh -c "find /usr /etc /var/lib/dpkg -iname '*fetchq*'"

@@ -1,27 +1,36 @@
 #!/usr/bin/env bash
-# Build a Debian package of fetchq for the PostgreSQL of PG_CONFIG, and check it with lintian.
+# Build a Debian package of fetchq, and check it with lintian.
+#
+#   deb.sh             the extension, for the PostgreSQL of PG_CONFIG: postgresql-15-fetchq
+#   deb.sh program     the program fetchq, with its manual page and completions: fetchq
 #
 #   DEB_VERSION      5.0.0-1+deb12 for the commit with the tag v5.0.0, built on Debian 12, and
 #                    5.0.0~git20261122.1a2b3c4-1+deb12, which is older, for another commit
 #   DEB_MAINTAINER   "Name <mail>" in the package
 #
-# The package is for a server from Debian or from PostgreSQL's own repository (apt.postgresql.org).
+# The extension is for a server from Debian or from PostgreSQL's own repository (apt.postgresql.org).
 # It has to be built on the release of Debian that it is for. The result is in target/deb. Its dates
 # are those of the commit.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
-load_pg
 cd "$ROOT"
+what=${1:-extension}
+tools=(dpkg-buildpackage dh lintian)
+case $what in
+  extension) load_pg; package=postgresql-$PG_MAJOR-fetchq ;;
+  program) PG_MAJOR='' package=fetchq; tools+=(help2man) ;;
+  *) die "there is no package '$what': deb.sh, or deb.sh program" ;;
+esac
 
-for tool in dpkg-buildpackage dh lintian; do
-  command -v "$tool" >/dev/null || die "there is no $tool: apt-get install dpkg-dev debhelper lintian"
+for tool in "${tools[@]}"; do
+  command -v "$tool" >/dev/null || die "there is no $tool: apt-get install dpkg-dev debhelper lintian help2man"
 done
-[[ $PG_LIBDIR == /usr/lib/postgresql/$PG_MAJOR/lib ]] ||
+[[ $what == program || $PG_LIBDIR == /usr/lib/postgresql/$PG_MAJOR/lib ]] ||
   die "$PG_CONFIG is not a server of Debian's (its libraries are in $PG_LIBDIR): install postgresql-$PG_MAJOR and postgresql-server-dev-$PG_MAJOR, and set PG_CONFIG=/usr/lib/postgresql/$PG_MAJOR/bin/pg_config"
 git rev-parse --git-dir >/dev/null 2>&1 || die "this is no git checkout: the version and the date of a package are those of its commit"
 
-upstream=$(sed -nE 's/^version *= *"(.*)"/\1/p' Cargo.toml | head -n 1)
+upstream=$(scripts/version.py)
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
 # shellcheck disable=SC2154
@@ -36,7 +45,6 @@ if [[ -z ${DEB_VERSION:-} ]]; then
   if [[ -n $(git status --porcelain) ]]; then warn "the checkout has changes that are not committed; the package has them, too"; fi
 fi
 maintainer=${DEB_MAINTAINER:-fetchq contributors <contributors@fetchq.invalid>}
-package=postgresql-$PG_MAJOR-fetchq
 
 # Cargo uses the network only for crates that it has never fetched.
 cargo fetch --locked --offline >/dev/null 2>&1 || cargo fetch --locked
@@ -46,15 +54,31 @@ out=${CARGO_TARGET_DIR:-target}/deb
 # The symbols go into a package of their own (-dbgsym), from which gdb and perf take names and lines.
 # Other builds have none, so this one has its own folder.
 export CARGO_PROFILE_RELEASE_DEBUG=line-tables-only CARGO_TARGET_DIR=$ROOT/target/deb/cargo
-build=$out/build-$PG_MAJOR
+build=$out/build-$package
 rm -rf "$build"
 mkdir -p "$build/debian" "$build/doc"
-DESTDIR=$build/root scripts/install.sh
-
 cp -R README.md CHANGELOG.md docs "$build/doc/"
-scripts/third-party.py "$FEATURE" >"$build/doc/third-party"
-for file in control.in copyright.in rules README.Debian docs; do
-  sed -e "s/@PG_MAJOR@/$PG_MAJOR/g" -e "s/@MAINTAINER@/$maintainer/" "packaging/debian/$file" >"$build/debian/${file%.in}"
+if [[ $what == extension ]]; then
+  DESTDIR=$build/root scripts/install.sh
+  scripts/third-party.py "$FEATURE" >"$build/doc/third-party"
+  templates=(control.in copyright.in rules README.Debian docs)
+else
+  step "deb: building the program (the first build takes about 4 minutes)"
+  run_quiet "build" "$ROOT/.pg/deb-build.log" cargo build --locked --release -p fetchq-console --bin fetchq
+  fetchq=$build/root/usr/bin/fetchq share=$build/root/usr/share
+  install -D -m 755 "$CARGO_TARGET_DIR/release/fetchq" "$fetchq"
+  mkdir -p "$share"/{bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d,man/man1}
+  "$fetchq" completions bash >"$share/bash-completion/completions/fetchq"
+  "$fetchq" completions zsh >"$share/zsh/vendor-completions/_fetchq"
+  "$fetchq" completions fish >"$share/fish/vendor_completions.d/fetchq.fish"
+  help2man --no-info --name "queues of fetchq in a browser and in the shell" \
+    --version-string "$upstream" "$fetchq" >"$share/man/man1/fetchq.1"
+  cp console/licenses/third-party.txt "$build/doc/third-party"
+  templates=(program.control.in copyright.in rules program.docs)
+fi
+for file in "${templates[@]}"; do
+  to=${file%.in} to=${to#program.}
+  sed -e "s/@PACKAGE@/$package/g" -e "s/@PG_MAJOR@/$PG_MAJOR/g" -e "s/@MAINTAINER@/$maintainer/" "packaging/debian/$file" >"$build/debian/$to"
 done
 # The licence, in the format of the file: one blank before each line, and a dot in empty ones.
 sed -e '1d' -e 's/^$/./' -e 's/^/ /' LICENSE | fold -s -w 78 | sed -e 's/^\([^ ]\)/ \1/' -e 's/ *$//' >"$build/licence"

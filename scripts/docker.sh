@@ -12,7 +12,7 @@ export DOCKER
 export BUILDAH_FORMAT=docker
 
 # shellcheck disable=SC2034  # The scripts that source this file use them.
-VERSION=$(sed -nE 's/^version *= *"(.*)"/\1/p' "$ROOT/Cargo.toml" | head -n 1)
+VERSION=$("$ROOT/scripts/version.py")
 # shellcheck disable=SC2034  # This is the major version that docker/Dockerfile has by default.
 DEFAULT_MAJOR=$(sed -n 's/^ARG PG_MAJOR=//p' "$ROOT/docker/Dockerfile" | head -n 1)
 

@@ -5,14 +5,17 @@
 #   setup.sh              what `make run` needs, and whoever builds
 #   setup.sh --tests      also what the tests need: three times as many packages
 #   setup.sh --browser    also the browser of the suite `console`
+#   setup.sh --release    also what builds and tries packages; what is not Debian's goes into .pg/release-tools
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 with_lock setup
+cd "$ROOT"
 
 # ------------------------------------------------------------ apt packages --
 packages=(ca-certificates clang gcc libc6-dev make pkg-config procps python3 python3-psycopg)
-if [[ ${1:-} == --tests || ${1:-} == --browser ]]; then
+if [[ ${1:-} == --release ]]; then packages+=(debhelper debootstrap dpkg-dev git gzip help2man lintian python3-venv unzip util-linux); fi
+if [[ ${1:-} == --tests || ${1:-} == --browser || ${1:-} == --release ]]; then
   packages+=(curl pgbouncer prometheus python3-asyncpg python3-yaml shellcheck tmux)
   if ! command -v node >/dev/null; then packages+=(nodejs npm); elif ! command -v npm >/dev/null; then packages+=(npm); fi
 fi
@@ -89,6 +92,22 @@ command -v cargo >/dev/null || die "there is no cargo: install Rust 1.95 or newe
 if ! cargo clippy --version >/dev/null 2>&1 || ! cargo fmt --version >/dev/null 2>&1; then
   step "setup: adding rustfmt and clippy"
   rustup component add rustfmt clippy || warn "rustfmt or clippy could not be added: 'make lint' will fail"
+fi
+
+# ------------------------------------------------- what builds the packages --
+if [[ ${1:-} == --release ]]; then
+  tools=$ROOT/.pg/release-tools cyclonedx=0.5.9
+  if [[ $("$tools/bin/cargo-cyclonedx" cyclonedx --version 2>/dev/null) != *" $cyclonedx" ]]; then
+    step "setup: building cargo-cyclonedx $cyclonedx"
+    run_quiet "cargo install" "$ROOT/.pg/setup-cargo.log" cargo install --quiet --locked --root "$tools" --version "=$cyclonedx" cargo-cyclonedx
+  fi
+  if ! cmp -s scripts/release/requirements.txt "$tools/python/installed"; then
+    step "setup: installing $(tr '\n' ' ' <scripts/release/requirements.txt)"
+    rm -rf "$tools/python"
+    /usr/bin/python3 -m venv "$tools/python"
+    run_quiet "pip install" "$ROOT/.pg/setup-pip.log" "$tools/python/bin/pip" install --disable-pip-version-check -r scripts/release/requirements.txt
+    cp scripts/release/requirements.txt "$tools/python/installed"
+  fi
 fi
 
 step "setup: ready (PostgreSQL $PG_MAJOR)"

@@ -10,6 +10,9 @@ set -euo pipefail
 . "$(dirname "$0")/common.sh"
 # shellcheck source=scripts/suites/upgrade/common.sh
 . "$(dirname "$0")/upgrade/common.sh"
+# That each place of the checkout has the same version is a test of no build.
+one "the checkout has one version" scripts/version.py --check
+one "a place with another version is found" scripts/version.py --self-test
 needs "$PG_LIBDIR/fetchq.so"
 begin versions
 copy_server "$DIR/pg"
