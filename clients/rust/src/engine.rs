@@ -277,7 +277,8 @@ pub(crate) struct Beat {
 struct Group {
     version: u32,
     lanes: Vec<usize>,
-    mark: Option<i64>,
+    /// The requests to stop that it knows, as the literal of an array.
+    mark: Option<String>,
     call: Option<WaitCall>,
     not_before: f64,
     probe_at: f64,
@@ -1695,7 +1696,7 @@ impl Engine {
             group.version,
             ""
         );
-        query.values[5] = group.mark.map(|mark| mark.to_string());
+        query.values[5].clone_from(&group.mark);
         let watched = watched.into_iter().collect();
         group.call = Some(WaitCall {
             queues,
@@ -1725,7 +1726,8 @@ impl Engine {
         let s = &mut *guard;
         let group = &mut s.groups[at];
         let call = group.call.take();
-        group.mark = row.get(3).and_then(Value::as_i64);
+        let mark = row.get(3).and_then(Value::as_array);
+        group.mark = mark.map(|mark| array(mark.iter().map(Value::to_string)));
         group.failures = 0;
         s.down_since = None;
         let slack = if s.pooled { CROWDED } else { 5.0 };

@@ -221,6 +221,7 @@ fn row(row: &tokio_postgres::Row) -> Result<Row, Error> {
             Type::INT8 => row.try_get::<_, Option<i64>>(index)?.into(),
             Type::FLOAT8 => row.try_get::<_, Option<f64>>(index)?.into(),
             Type::JSONB | Type::JSON => row.try_get::<_, Option<Value>>(index)?.into(),
+            Type::INT8_ARRAY => row.try_get::<_, Option<Vec<i64>>>(index)?.into(),
             Type::TEXT_ARRAY => row.try_get::<_, Option<Vec<String>>>(index)?.into(),
             _ => row.try_get::<_, Option<String>>(index)?.into(),
         })

@@ -44,7 +44,7 @@ pub(crate) const EXTEND: &str =
 pub(crate) const WAIT: &str =
     "call fetchq.worker_wait(cast(cast($1 as text) as text[]), cast($2 as text),
  cast(cast($3 as text) as interval), cast(cast($4 as text) as jsonb), cast(cast($5 as text) as int),
- mark => cast(cast($6 as text) as bigint))";
+ mark => cast(cast($6 as text) as bigint[]))";
 pub(crate) const LEASES: &str = "select l.subject, l.lease from fetchq.lease_list(cast($1 as text)) l
  where l.worker = cast($2 as text) and (l.pid = cast(cast($3 as text) as int) or cast($4 as text) = 'true')";
 pub(crate) const OPEN: &str =

@@ -89,10 +89,15 @@ pub(crate) fn encode(value: &impl Serialize) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// The literal of an array of texts.
-pub(crate) fn array<'a>(items: impl Iterator<Item = &'a str>) -> String {
+/// The literal of an array.
+pub(crate) fn array(items: impl Iterator<Item = impl AsRef<str>>) -> String {
     let quoted: Vec<String> = items
-        .map(|item| format!("\"{}\"", item.replace('\\', "\\\\").replace('"', "\\\"")))
+        .map(|item| {
+            format!(
+                "\"{}\"",
+                item.as_ref().replace('\\', "\\\\").replace('"', "\\\"")
+            )
+        })
         .collect();
     format!("{{{}}}", quoted.join(","))
 }

@@ -1,4 +1,4 @@
-//! Tests against a real server. They need FETCHQ_URL, as `scripts/cluster.sh NAME env` prints it.
+//! Tests against a real server. They fail without FETCHQ_URL, which `scripts/cluster.sh NAME env` prints.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,13 +27,15 @@ struct Db {
     queue: String,
 }
 
+fn url() -> Result<String, BoxError> {
+    std::env::var("FETCHQ_URL")
+        .map_err(|_| "FETCHQ_URL is not set: these tests need a server".into())
+}
+
 /// A queue of the test's own.
-async fn db() -> Result<Option<Db>, BoxError> {
+async fn db() -> Result<Db, BoxError> {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
-    let Ok(url) = std::env::var("FETCHQ_URL") else {
-        return Ok(None);
-    };
-    let client = Client::new(TokioPostgres::connect(&url, 10)?);
+    let client = Client::new(TokioPostgres::connect(&url()?, 10)?);
     let queue = format!(
         "rust{}_{}",
         std::process::id(),
@@ -42,7 +44,7 @@ async fn db() -> Result<Option<Db>, BoxError> {
     client
         .sync(&Declare::new().queue(&queue, json!({})))
         .await?;
-    Ok(Some(Db { client, queue }))
+    Ok(Db { client, queue })
 }
 
 impl Db {
@@ -92,21 +94,9 @@ impl Db {
     }
 }
 
-macro_rules! db {
-    () => {
-        match db().await? {
-            Some(db) => db,
-            None => {
-                eprintln!("skipped: FETCHQ_URL is not set");
-                return Ok(());
-            }
-        }
-    };
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_put_is_part_of_the_transaction_of_the_application() -> Tested {
-    let db = db!();
+    let db = db().await?;
     let mut conn = db.client.driver().pool().get().await?;
     for (subject, commits) in [("1", true), ("2", false)] {
         let tx = conn.transaction().await?;
@@ -133,7 +123,7 @@ async fn a_put_is_part_of_the_transaction_of_the_application() -> Tested {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_completes_what_is_put_and_waited_for() -> Tested {
-    let db = db!();
+    let db = db().await?;
     let twice = |number: Number, _: Context| async move { Ok(Outcome::complete(number.n * 2)) };
     let running = db.worker().handle(twice, db.on()).start().await?;
     for n in 1..=20 {
@@ -152,7 +142,7 @@ async fn a_worker_completes_what_is_put_and_waited_for() -> Tested {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transactional_handler_writes_and_settles_in_one_transaction() -> Tested {
-    let db = db!();
+    let db = db().await?;
     let table = format!("{}_t", db.queue);
     db.sql(&format!("create table {table} (n int)")).await?;
     let insert = format!("insert into {table} values (1)");
@@ -187,7 +177,7 @@ async fn a_transactional_handler_writes_and_settles_in_one_transaction() -> Test
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_document_stops_its_handler() -> Tested {
-    let db = db!();
+    let db = db().await?;
     let seen = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&seen);
     let handler = move |_: Number, ctx: Context| {
@@ -218,7 +208,7 @@ async fn a_cancelled_document_stops_its_handler() -> Tested {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_hands_back_what_does_not_end_in_time() -> Tested {
-    let db = db!();
+    let db = db().await?;
     let handler = |_: Number, ctx: Context| async move {
         Err::<Outcome, BoxError>(ctx.stopped().await.into())
     };
@@ -235,19 +225,26 @@ async fn a_stop_hands_back_what_does_not_end_in_time() -> Tested {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_goes_on_after_its_connections_were_ended() -> Tested {
-    let db = db!();
+    let db = db().await?;
     let handler = |_: Number, _: Context| async { Ok(Outcome::done()) };
-    let running = db.worker().handle(handler, db.on()).start().await?;
+    // The worker connects with a name of its own, so that only its connections are ended.
+    let mut config: tokio_postgres::Config = url()?.parse()?;
+    config.application_name(&db.queue);
+    let theirs = Client::new(TokioPostgres::new(
+        db.client.driver().pool().clone(),
+        config,
+        tokio_postgres::NoTls,
+    ));
+    let worker = Worker::new(theirs).grace(Duration::from_secs(5));
+    let running = worker.handle(handler, db.on()).start().await?;
     db.client.put_doc(db.doc(1)).await?;
     db.until("1", "completed").await?;
-    // Only those of this worker: they have been asked about its queue or its name.
-    db.sql(&format!(
-        "select pg_terminate_backend(pid) from pg_stat_activity
-         where pid <> pg_backend_pid() and application_name = 'fetchq' and query like '%worker_wait%' and query is not null
-         and exists (select from fetchq.workers where worker = '{}')",
-        running.name()
-    ))
-    .await?;
+    let end = format!(
+        "select pg_terminate_backend(pid) from pg_stat_activity where application_name = '{}'",
+        db.queue
+    );
+    let ended = db.sql(&end).await?.len();
+    assert!(ended >= 3, "{ended} connections were ended");
     db.client.put_doc(db.doc(2)).await?;
     db.until("2", "completed").await?;
     running.stop();
@@ -256,7 +253,7 @@ async fn a_worker_goes_on_after_its_connections_were_ended() -> Tested {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_payload_that_does_not_decode_is_rejected_alone() -> Tested {
-    let db = db!();
+    let db = db().await?;
     let bad = Doc::of(&db.queue, json!({"n": "many"}))
         .subject("bad")
         .max_attempts(1);
@@ -282,7 +279,7 @@ async fn a_payload_that_does_not_decode_is_rejected_alone() -> Tested {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_without_its_queue_or_with_a_small_pool_does_not_start() -> Tested {
-    let db = db!();
+    let db = db().await?;
     let handler = |_: Number, _: Context| async { Ok(Outcome::done()) };
     let missing = db
         .worker()
@@ -290,8 +287,7 @@ async fn a_worker_without_its_queue_or_with_a_small_pool_does_not_start() -> Tes
         .start()
         .await;
     assert!(missing.is_err_and(|error| error.to_string().contains("Client::sync")));
-    let url = std::env::var("FETCHQ_URL")?;
-    let small = Client::new(TokioPostgres::connect(&url, 1)?);
+    let small = Client::new(TokioPostgres::connect(&url()?, 1)?);
     let refused = Worker::new(small).handle(handler, db.on()).start().await;
     assert!(refused.is_err_and(|error| error.to_string().contains("the pool")));
     Ok(())
