@@ -14,7 +14,9 @@ use tokio_util::sync::CancellationToken;
 use crate::client::text;
 use crate::context::Context;
 use crate::driver::{Query, Row};
-use crate::error::{Aborted, BoxError, Error, InvalidPayload, Kind, Reason, chain, was_aborted};
+use crate::error::{
+    Aborted, BoxError, Error, InvalidPayload, Kind, Reason, chain, told, was_aborted,
+};
 use crate::outcome::Outcome;
 use crate::sql::{self, q};
 use crate::task::{Doc, TASK_HEADER};
@@ -22,8 +24,11 @@ use crate::text::{Interval, array, between, clean, describe, map, seconds};
 
 /// For how long settlements are collected while other handlers run.
 const BATCH: f64 = 0.003;
-/// From which age on the waiting session watches the lease of a document.
-const WATCH_AFTER: f64 = 0.5;
+/// From which age on the waiting session watches the lease of a document. The end of one that is watched ends the
+/// wait, so short ones are not.
+const WATCH_AFTER: f64 = 0.1;
+/// The shortest wait while there are younger ones.
+const SHORT_WAIT: f64 = 0.05;
 /// For how long a queue without documents may be left out of the wait.
 const HOLD: f64 = 0.05;
 /// The longest wait, and the longest behind a pooler, where it keeps a connection from all other programs.
@@ -1121,7 +1126,7 @@ impl Engine {
             if outcome.message().is_empty() {
                 outcome
                     .keys
-                    .insert("message".into(), describe(&error.to_string()).into());
+                    .insert("message".into(), describe(&told(&*error)).into());
             }
             if !outcome.keys.contains_key("details") {
                 let causes: Vec<String> = chain(&*error).map(ToString::to_string).collect();
@@ -1316,7 +1321,7 @@ impl Engine {
             return After::Again;
         }
         if phase == Phase::Settle && kind == Kind::Data {
-            return After::Settle(format!("the settlement was refused: {error}").into());
+            return After::Settle(format!("the settlement was refused: {}", told(&*error)).into());
         }
         After::Settle(error)
     }
@@ -1655,20 +1660,19 @@ impl Engine {
         let watched: Vec<u64> = if first { watchable(s, now) } else { Vec::new() };
         let pooled = if s.pooled { POOLED_WAIT } else { NEVER };
         let mut longest = LONGEST_WAIT.min(pooled) * between(0.9, 1.0);
+        // Documents that are too young to be watched, or that a call may bring, are watched by the next wait.
+        let young = s.runs.values().map(|run| run.sent + WATCH_AFTER);
+        let soon = young.filter(|at| *at > now).fold(NEVER, f64::min);
+        let calling = s.calls.values().any(|sent| now < sent + 0.5);
+        if first && (soon < NEVER || calling) {
+            longest = longest.min((soon.min(now + WATCH_AFTER) - now).max(SHORT_WAIT));
+        }
         let mut queues = quiet;
         if queues.is_empty() && watched.is_empty() {
             // Nothing to wait for. A worker that is always busy is asked to stop, too.
-            if s.stopping || !first {
-                return Next::Pause(NEVER);
-            }
-            if now < group.probe_at {
-                let soon = s
-                    .runs
-                    .values()
-                    .map(|run| run.sent + WATCH_AFTER)
-                    .filter(|at| *at > now)
-                    .fold(NEVER, f64::min);
-                return Next::Pause(group.probe_at.min(soon));
+            let next = if s.stopping { NEVER } else { group.probe_at };
+            if !first || now < next {
+                return Next::Pause(if first { next.min(soon) } else { NEVER });
             }
             queues = group
                 .lanes

@@ -132,6 +132,21 @@ pub(crate) fn chain<'a>(
     })
 }
 
+/// The text of an error with those of its causes, where it does not have them itself. Drivers say only there what the
+/// server has said.
+pub(crate) fn told(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    for cause in chain(error).skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    if text.is_empty() {
+        text = format!("{error:?}");
+    }
+    text
+}
+
 /// Whether an error comes of a request to stop, also where the handler has wrapped it.
 pub(crate) fn was_aborted(error: &(dyn StdError + 'static)) -> bool {
     chain(error)
@@ -152,6 +167,26 @@ mod tests {
         assert_eq!(Kind::of("55000", Some("fetchq")), Kind::Lost);
         assert_eq!(Kind::of("55000", Some("currval_oid")), Kind::Data);
         assert_eq!(Kind::of("42501", None), Kind::Config);
+    }
+
+    #[test]
+    fn an_error_is_told_with_its_causes() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{text}")]
+        struct Outer {
+            text: &'static str,
+            #[source]
+            cause: Aborted,
+        }
+        let outer = |text| {
+            told(&Outer {
+                text,
+                cause: Aborted(Reason::Lost),
+            })
+        };
+        assert_eq!(outer("db error"), "db error: stopped: lost");
+        assert_eq!(outer("it was stopped: lost"), "it was stopped: lost");
+        assert!(!told(&*BoxError::from("")).is_empty());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Socket, Transaction};
 
 use crate::driver::{Driver, Executor, Query, Row, Session};
-use crate::error::{Error, chain};
+use crate::error::{Error, chain, told};
 
 /// The driver for [`tokio_postgres`] with the pool of [`deadpool_postgres`].
 ///
@@ -246,12 +246,7 @@ fn read(error: tokio_postgres::Error) -> Error {
             message: db.message().to_owned(),
             routine: db.routine().map(str::to_owned),
         },
-        None => Error::Connection(
-            chain(&error)
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-                .join(": "),
-        ),
+        None => Error::Connection(told(&error)),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::client::{Client, check_info, missing_extension};
 use crate::context::{Context, TxContext};
 use crate::driver::{Driver, Executor, Session};
 use crate::engine::{After, Engine, Health, Job, Leased, Metrics, Next, Phase, Settings, TaskDef};
-use crate::error::{BoxError, Error, InvalidPayload, Kind};
+use crate::error::{BoxError, Error, InvalidPayload, Kind, told};
 use crate::outcome::Outcome;
 use crate::postgres::TokioPostgres;
 use crate::sql::{self, q};
@@ -792,7 +792,7 @@ impl<D: Driver> Shared<D> {
                 Err(failed) => failed,
             };
             let database = self.driver.error(&*error);
-            let text = error.to_string();
+            let text = told(&*error);
             match engine.after_rollback(job, error, database.as_ref(), phase, broken, reruns) {
                 After::Settle(error) => {
                     return engine.ended(context, job.task, Err(error), engine.now());
