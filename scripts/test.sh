@@ -204,7 +204,7 @@ if ((ready && ${#others[@]})); then
   else
     # The longest suites run first.
     order=()
-    for suite in client conformance npm console typescript python_client "${others[@]}"; do
+    for suite in client conformance npm console typescript python_client rust_client "${others[@]}"; do
       if wants "$suite" && [[ " ${order[*]} " != *" $suite "* ]]; then order+=("$suite"); fi
     done
     run_suites "${order[@]}"
