@@ -5,7 +5,7 @@ set -euo pipefail
 . "$(dirname "$0")/common.sh"
 needs clients/rust/Cargo.toml
 scratch
-client=(--profile client -p fetchq-client --locked)
+client=(--profile client -p fetchq-client --all-features --locked)
 
 one rustfmt cargo fmt -p fetchq-client --check
 one clippy cargo clippy "${client[@]}" --all-targets -- -D warnings

@@ -2,16 +2,22 @@
 //!
 //! The protocol is that of tests/conformance/README.md. Whatever stands here translates; nothing of it repairs.
 
-use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use fetchq_client::otel::{OpenTelemetry, read_trace};
+use fetchq_client::testing::fake;
 use fetchq_client::{
-    Aborted, BoxError, Client, Context, Declare, Doc, Error, Interval, Kind, On, Outcome, Plugin,
-    Running, TASK_HEADER, Task, TokioPostgres, TxContext, Unique, Worker, describe,
+    Aborted, BoxError, Client, Context, Declare, Doc, Error, Handling, Interval, Kind, NextPut, On,
+    Outcome, Plugin, Putting, Running, TASK_HEADER, Task, TokioPostgres, TxContext, Unique, Worker,
+    describe,
 };
+use opentelemetry::baggage::BaggageExt;
+use opentelemetry::trace::{FutureExt, Link, SpanId, Status, TraceContextExt, TracerProvider as _};
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -19,7 +25,7 @@ use tracing::field::{Field, Visit};
 use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-const CAPABILITIES: [&str; 18] = [
+const CAPABILITIES: [&str; 19] = [
     "transactional",
     "rerun",
     "signals",
@@ -32,6 +38,7 @@ const CAPABILITIES: [&str; 18] = [
     "then",
     "redact",
     "middleware",
+    "trace",
     "metrics",
     "health",
     "threads",
@@ -254,34 +261,85 @@ fn kind(kind: Kind) -> &'static str {
     }
 }
 
-struct Middleware(String);
-
-struct After(Value);
-
-impl Drop for After {
-    fn drop(&mut self) {
-        self.0["at"] = "after".into();
-        send(&self.0);
-    }
+/// The application could not begin its transaction.
+fn unreached(error: sqlx::Error) -> Error {
+    Error::Connection(error.to_string())
 }
 
+struct Middleware(String);
+
 impl Middleware {
-    fn around(&self, what: &str, queue: &str, subject: &Value) -> Option<Box<dyn Any + Send>> {
-        let line = json!({"event": "middleware", "name": self.0, "around": what, "at": "before", "queue": queue, "subject": subject});
-        send(&line);
-        Some(Box::new(After(line)))
+    fn line(&self, around: &str, at: &str, queue: &str, subject: &Value) {
+        send(
+            &json!({"event": "middleware", "name": self.0, "around": around, "at": at, "queue": queue, "subject": subject}),
+        );
     }
 }
 
 impl Plugin for Middleware {
-    fn put(&self, docs: &mut [Doc]) -> Option<Box<dyn Any + Send>> {
-        let first = docs.first()?;
-        self.around("put", first.queue(), &json!(first.given_subject()))
+    fn put<'a>(&'a self, docs: Vec<Doc>, next: NextPut<'a>) -> Putting<'a> {
+        let first = docs.first();
+        let queue = first.map_or("", Doc::queue).to_owned();
+        let subject = json!(first.and_then(Doc::given_subject));
+        Box::pin(async move {
+            self.line("put", "before", &queue, &subject);
+            let done = next(docs).await;
+            self.line("put", "after", &queue, &subject);
+            done
+        })
     }
 
-    fn handle(&self, context: &Context) -> Option<Box<dyn Any + Send>> {
-        self.around("handle", context.queue(), &context.subject().into())
+    fn handle<'a>(&'a self, context: &'a Context, next: Handling<'a>) -> Handling<'a> {
+        Box::pin(async move {
+            let subject = context.subject().into();
+            self.line("handle", "before", context.queue(), &subject);
+            let result = next.await;
+            self.line("handle", "after", context.queue(), &subject);
+            result
+        })
     }
+}
+
+/// Sends each span as an event.
+#[derive(Debug)]
+struct Spans;
+
+impl SpanExporter for Spans {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        for span in batch {
+            let id = |id: SpanId| (id != SpanId::INVALID).then(|| id.to_string());
+            let link = |link: &Link| json!({"trace_id": link.span_context.trace_id().to_string(), "span_id": id(link.span_context.span_id())});
+            let links: Vec<Value> = span.links.iter().map(link).collect();
+            let attributes: Map<String, Value> = span
+                .attributes
+                .iter()
+                .map(|one| (one.key.to_string(), one.value.to_string().into()))
+                .collect();
+            let status = match span.status {
+                Status::Error { .. } => "error",
+                Status::Ok => "ok",
+                Status::Unset => "unset",
+            };
+            send(&json!({
+                "event": "span", "name": span.name, "kind": format!("{:?}", span.span_kind).to_lowercase(),
+                "trace_id": span.span_context.trace_id().to_string(), "span_id": id(span.span_context.span_id()),
+                "parent_id": id(span.parent_span_id), "links": links, "attributes": attributes, "status": status,
+            }));
+        }
+        Ok(())
+    }
+}
+
+/// A provider whose spans are events.
+fn provider() -> SdkTracerProvider {
+    SdkTracerProvider::builder()
+        .with_simple_exporter(Spans)
+        .build()
+}
+
+/// The trace context of a command.
+fn trace_of(line: &Value) -> opentelemetry::Context {
+    read_trace(line["context"].as_object().unwrap_or(&Map::new()))
 }
 
 /// Sends each line of the log as an event, with the fields of the spans around it.
@@ -358,6 +416,11 @@ impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Log {
 
 #[derive(Default)]
 struct Adapter {
+    /// Puts are made with sqlx.
+    with_sqlx: bool,
+    pool: Mutex<Option<sqlx::PgPool>>,
+    /// The queues whose spans are children of those of producers.
+    children: Arc<Mutex<HashSet<String>>>,
     url: Mutex<String>,
     client: Mutex<Option<Client>>,
     workers: Mutex<HashMap<String, Running>>,
@@ -394,8 +457,8 @@ impl Adapter {
         let (queue, subject) = (text(line, "queue"), text(line, "subject"));
         match text(line, "do") {
             "hello" => Ok(json!({
-                "protocol": 1, "name": "rust-tokio-postgres", "pid": std::process::id(), "language": "Rust",
-                "client": concat!("fetchq-client ", env!("CARGO_PKG_VERSION")), "driver": "tokio-postgres 0.7",
+                "protocol": 1, "name": if self.with_sqlx { "rust-sqlx" } else { "rust-tokio-postgres" }, "pid": std::process::id(), "language": "Rust",
+                "client": concat!("fetchq-client ", env!("CARGO_PKG_VERSION")), "driver": if self.with_sqlx { "tokio-postgres 0.7, and sqlx 0.9 for puts" } else { "tokio-postgres 0.7" },
                 "capabilities": CAPABILITIES,
             })),
             "connect" => {
@@ -405,7 +468,19 @@ impl Adapter {
                     text(line, "url"),
                     line["pool"].as_u64().unwrap_or(10) as usize,
                 )?;
+                if self.with_sqlx {
+                    let size = line["pool"].as_u64().unwrap_or(10) as u32;
+                    let options = sqlx::postgres::PgPoolOptions::new().max_connections(size);
+                    *lock(&self.pool) = Some(options.connect_lazy(text(line, "url"))?);
+                }
                 let mut client = Client::new(driver);
+                if line["trace"] == true {
+                    let children = Arc::clone(&self.children);
+                    client = client.with(
+                        OpenTelemetry::with_tracer(provider().tracer("fetchq"))
+                            .child_if(move |context| lock(&children).contains(context.queue())),
+                    );
+                }
                 for name in line["middleware"]
                     .as_array()
                     .into_iter()
@@ -417,7 +492,7 @@ impl Adapter {
                 *lock(&self.client) = Some(client);
                 Ok(json!({}))
             }
-            "put" => self.put(line).await,
+            "put" => self.put(line).with_context(trace_of(line)).await,
             "put_many" => {
                 let docs = line["docs"]
                     .as_array()
@@ -454,7 +529,7 @@ impl Adapter {
                 self.gate(text(line, "gate")).cancel();
                 Ok(json!({}))
             }
-            "vector" => vector(line),
+            "vector" => vector(line).await,
             "crash" => crash().await,
             "exit" => {
                 self.exit().await;
@@ -492,7 +567,22 @@ impl Adapter {
     async fn put(&self, line: &Value) -> Answer {
         let client = self.client()?;
         let tx = &line["tx"];
-        let done = if tx.is_null() {
+        let (sql, commits) = (tx["sql"].as_str(), tx["end"] != "rollback");
+        let pool = lock(&self.pool).clone();
+        let done = if let Some(pool) = pool {
+            let mut transaction = pool.begin().await.map_err(unreached)?;
+            if let Some(sql) = sql {
+                let sql = sqlx::AssertSqlSafe(sql.to_owned());
+                sqlx::raw_sql(sql).execute(&mut *transaction).await?;
+            }
+            let done = client.put_doc(doc(line)).tx(&mut transaction).await?;
+            if commits {
+                transaction.commit().await?
+            } else {
+                transaction.rollback().await?
+            }
+            done
+        } else if tx.is_null() {
             client.put_doc(doc(line)).await?
         } else {
             let url = lock(&self.url).clone();
@@ -500,14 +590,14 @@ impl Adapter {
                 tokio_postgres::connect(&url, tokio_postgres::NoTls).await?;
             tokio::spawn(connection);
             let transaction = conn.transaction().await?;
-            if let Some(sql) = tx["sql"].as_str() {
+            if let Some(sql) = sql {
                 transaction.batch_execute(sql).await?;
             }
             let done = client.put_doc(doc(line)).tx(&transaction).await?;
-            if tx["end"] == "rollback" {
-                transaction.rollback().await?
-            } else {
+            if commits {
                 transaction.commit().await?
+            } else {
+                transaction.rollback().await?
             }
             done
         };
@@ -569,6 +659,9 @@ impl Adapter {
         }
         for task in line["tasks"].as_array().into_iter().flatten() {
             let on = on(task);
+            if task["trace_child"] == true {
+                lock(&self.children).insert(text(task, "queue").to_owned());
+            }
             let (me, name) = (Arc::clone(self), handle.clone());
             worker = if task["transactional"] == true {
                 worker.handle_tx(
@@ -782,7 +875,7 @@ fn on(task: &Value) -> On {
     })
 }
 
-fn vector(line: &Value) -> Answer {
+async fn vector(line: &Value) -> Answer {
     let output = match text(line, "kind") {
         "message" if line["input_utf16"].is_array() => {
             describe(&utf16(&line["input_utf16"])).into()
@@ -802,13 +895,35 @@ fn vector(line: &Value) -> Answer {
                 .as_str()
                 .into()
         }
-        "headers" if line["context"].is_null() => {
+        "headers" => {
             let fields = json!({"queue": "q", "task": line["task"], "options": {"headers": line["headers"]}});
-            Value::Object(doc(&fields).headers())
+            let (client, recorded) = fake()?;
+            let client = match line["context"].is_null() {
+                true => client,
+                false => client.with(OpenTelemetry::with_tracer(provider().tracer("fetchq"))),
+            };
+            client
+                .put_doc(doc(&fields))
+                .into_future()
+                .with_context(trace_of(line))
+                .await?;
+            let docs = recorded.docs();
+            Value::Object(docs.first().map(Doc::headers).unwrap_or_default())
         }
         "consumer" => {
-            let task = line["headers"][TASK_HEADER].as_str();
-            json!({"task": task, "trace_id": null, "span_id": null, "baggage": null})
+            let headers = line["headers"].as_object().cloned().unwrap_or_default();
+            let task = headers.get(TASK_HEADER).and_then(Value::as_str);
+            let trace = read_trace(&headers);
+            let span = trace.span().span_context().clone();
+            let valid = |id: String| span.is_valid().then_some(id);
+            let baggage: Vec<String> = trace
+                .baggage()
+                .iter()
+                .map(|(key, (value, _))| format!("{key}={}", value.as_str()))
+                .collect();
+            json!({"task": task, "trace_id": valid(span.trace_id().to_string()),
+                "span_id": valid(span.span_id().to_string()),
+                "baggage": (!baggage.is_empty()).then(|| baggage.join(","))})
         }
         "retry" => kind(Kind::of(text(line, "sqlstate"), line["routine"].as_str())).into(),
         other => return Err(Unsupported(other.to_owned()).into()),
@@ -826,7 +941,10 @@ async fn crash() -> Answer {
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 16)]
 async fn main() {
-    let adapter = Arc::new(Adapter::default());
+    let adapter = Arc::new(Adapter {
+        with_sqlx: std::env::args().nth(1).as_deref() == Some("sqlx"),
+        ..Adapter::default()
+    });
     let subscriber = tracing_subscriber::registry().with(Log(Arc::clone(&adapter.handles)));
     let _ = tracing::subscriber::set_global_default(subscriber);
     let (sender, mut lines) = tokio::sync::mpsc::unbounded_channel();

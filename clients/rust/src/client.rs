@@ -11,17 +11,20 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::LEAST_VERSION;
-use crate::driver::{Driver, Executor, Query, Row};
+use crate::driver::{Driver, Executor, Query, Row, Tx};
 use crate::error::{Error, Kind};
 use crate::postgres::TokioPostgres;
 use crate::sql::{self, q};
-use crate::task::{Doc, Plugin, Task, options};
+use crate::task::{Doc, NextPut, Plugin, Task, options};
+use crate::testing::Recorded;
 use crate::text::{Interval, encode};
 
 /// Puts documents, and asks about them. It is cheap to clone.
 pub struct Client<D: Driver = TokioPostgres> {
     pub(crate) driver: Arc<D>,
     pub(crate) plugins: Arc<Vec<Arc<dyn Plugin>>>,
+    /// For tests: puts end here.
+    pub(crate) recorded: Option<Recorded>,
 }
 
 impl<D: Driver> Clone for Client<D> {
@@ -29,6 +32,7 @@ impl<D: Driver> Clone for Client<D> {
         Self {
             driver: Arc::clone(&self.driver),
             plugins: Arc::clone(&self.plugins),
+            recorded: self.recorded.clone(),
         }
     }
 }
@@ -126,7 +130,7 @@ fn put_results(rows: Vec<Row>) -> Vec<PutResult> {
 pub struct Put<'a, D: Driver = TokioPostgres> {
     client: &'a Client<D>,
     doc: Doc,
-    tx: Option<&'a dyn Executor>,
+    tx: Option<Tx<'a>>,
 }
 
 impl<D: Driver> fmt::Debug for Put<'_, D> {
@@ -141,8 +145,8 @@ impl<'a, D: Driver> Put<'a, D> {
     options!(self => self.doc);
 
     /// Puts it in a transaction of the application.
-    pub fn tx(mut self, tx: &'a dyn Executor) -> Self {
-        self.tx = Some(tx);
+    pub fn tx(mut self, tx: impl Into<Tx<'a>>) -> Self {
+        self.tx = Some(tx.into());
         self
     }
 }
@@ -167,6 +171,7 @@ impl<D: Driver> Client<D> {
         Self {
             driver: Arc::new(driver),
             plugins: Arc::default(),
+            recorded: None,
         }
     }
 
@@ -205,44 +210,47 @@ impl<D: Driver> Client<D> {
     /// As [`Client::put_many`], in a transaction of the application.
     pub async fn put_many_tx(
         &self,
-        tx: &dyn Executor,
+        tx: impl Into<Tx<'_>>,
         docs: Vec<Doc>,
     ) -> Result<Vec<PutResult>, Error> {
-        self.put_list(docs, Some(tx)).await
+        self.put_list(docs, Some(tx.into())).await
     }
 
-    async fn put_list(
-        &self,
-        mut docs: Vec<Doc>,
-        tx: Option<&dyn Executor>,
-    ) -> Result<Vec<PutResult>, Error> {
+    async fn put_list(&self, docs: Vec<Doc>, tx: Option<Tx<'_>>) -> Result<Vec<PutResult>, Error> {
         if docs.is_empty() {
             return Ok(Vec::new());
         }
-        let mut around = Vec::new();
-        for plugin in self.plugins.iter() {
-            around.push(plugin.put(&mut docs));
+        let mut next: NextPut<'_> = Box::new(|docs| {
+            async move {
+                if let Some(recorded) = &self.recorded {
+                    return recorded.put(docs);
+                }
+                let list: Vec<Value> = docs.iter().map(Doc::json).collect::<Result<_, _>>()?;
+                let query = q!(sql::PUT, Value::Array(list));
+                Ok(put_results(match &tx {
+                    Some(tx) => tx.0.run(&query).await?,
+                    None => self.run(&query).await?,
+                }))
+            }
+            .boxed()
+        });
+        for plugin in self.plugins.iter().rev() {
+            let inner = next;
+            next = Box::new(move |docs| plugin.put(docs, inner));
         }
-        let list: Vec<Value> = docs.iter().map(Doc::json).collect::<Result<_, _>>()?;
-        let rows = self.run(&q!(sql::PUT, Value::Array(list)), tx).await;
-        while around.pop().is_some() {}
-        rows.map(put_results)
+        next(docs).await
     }
 
-    pub(crate) async fn run(
-        &self,
-        query: &Query,
-        tx: Option<&dyn Executor>,
-    ) -> Result<Vec<Row>, Error> {
-        match tx {
-            Some(tx) => tx.run(query).await,
-            None => self.driver.lend().await?.run(query).await,
+    pub(crate) async fn run(&self, query: &Query) -> Result<Vec<Row>, Error> {
+        if self.recorded.is_some() {
+            return Err(Error::Invalid("a fake client can only put".into()));
         }
+        self.driver.lend().await?.run(query).await
     }
 
     /// A document as it is now, or as the history has it.
     pub async fn get(&self, queue: &str, subject: &str) -> Result<Option<Document>, Error> {
-        let rows = self.run(&q!(sql::GET, queue, subject), None).await?;
+        let rows = self.run(&q!(sql::GET, queue, subject)).await?;
         let Some(json) = rows.first().and_then(|row| text(row.first())) else {
             return Ok(None);
         };
@@ -253,7 +261,7 @@ impl<D: Driver> Client<D> {
 
     /// Cancels a document that is planned, pending or active; its worker stops.
     pub async fn cancel(&self, queue: &str, subject: &str) -> Result<Cancelled, Error> {
-        let rows = self.run(&q!(sql::CANCEL, queue, subject), None).await?;
+        let rows = self.run(&q!(sql::CANCEL, queue, subject)).await?;
         let row = rows.into_iter().next().unwrap_or_default();
         let was_cancelled = row.first().and_then(Value::as_bool).unwrap_or(false);
         Ok(Cancelled {
@@ -270,7 +278,7 @@ impl<D: Driver> Client<D> {
         timeout: impl Into<Interval>,
     ) -> Result<Waited, Error> {
         let rows = self
-            .run(&q!(sql::AWAIT, queue, subject, timeout.into().0), None)
+            .run(&q!(sql::AWAIT, queue, subject, timeout.into().0))
             .await?;
         let row = rows.into_iter().next().unwrap_or_default();
         let result = row.get(1).cloned().filter(|value| !value.is_null());
@@ -283,10 +291,7 @@ impl<D: Driver> Client<D> {
 
     /// Whether the extension is there and new enough; gives whether its library is preloaded.
     pub async fn check(&self) -> Result<bool, Error> {
-        let rows = self
-            .run(&q!(sql::INFO), None)
-            .await
-            .map_err(missing_extension)?;
+        let rows = self.run(&q!(sql::INFO)).await.map_err(missing_extension)?;
         Ok(check_info(&rows)?.0)
     }
 

@@ -1,5 +1,6 @@
 //! What the runtime needs of a driver of PostgreSQL.
 
+use std::fmt;
 use std::ops::Deref;
 
 use futures_util::future::BoxFuture;
@@ -23,6 +24,28 @@ pub struct Query {
 pub trait Executor: Send + Sync {
     /// Runs a statement without preparing it by name, so that a pooler can lend each transaction another session.
     fn run<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<Row>, Error>>;
+}
+
+impl<E: Executor + ?Sized> Executor for &E {
+    fn run<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<Row>, Error>> {
+        E::run(self, query)
+    }
+}
+
+/// A transaction of the application, in which something is put: of tokio-postgres or deadpool, and with the feature
+/// `sqlx` also of sqlx.
+pub struct Tx<'a>(pub(crate) Box<dyn Executor + 'a>);
+
+impl fmt::Debug for Tx<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tx").finish_non_exhaustive()
+    }
+}
+
+impl<'a, E: Executor> From<&'a E> for Tx<'a> {
+    fn from(executor: &'a E) -> Self {
+        Self(Box::new(executor))
+    }
 }
 
 /// A connection of the runtime's own.

@@ -1,14 +1,16 @@
 //! Tasks: what a queue holds; documents that are to be put; middleware.
 
-use std::any::Any;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use crate::client::PutResult;
 use crate::context::Context;
-use crate::error::{Error, InvalidPayload};
+use crate::error::{BoxError, Error, InvalidPayload};
+use crate::outcome::Outcome;
 use crate::text::{Interval, encode};
 
 /// The header that names the task of a document where several share a queue.
@@ -124,6 +126,12 @@ impl Doc {
         }
     }
 
+    /// The payload.
+    pub fn payload<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        let payload = self.body.get("payload").unwrap_or(&Value::Null);
+        T::deserialize(payload).map_err(|e| Error::Invalid(format!("another payload: {e}")))
+    }
+
     /// The queue.
     pub fn queue(&self) -> &str {
         self.body
@@ -135,6 +143,11 @@ impl Doc {
     /// The subject, if it was given.
     pub fn given_subject(&self) -> Option<&str> {
         self.body.get("subject").and_then(Value::as_str)
+    }
+
+    /// The name of its task, where several share the queue.
+    pub fn given_task(&self) -> Option<&str> {
+        self.body.get("headers")?.get(TASK_HEADER)?.as_str()
     }
 
     /// The headers.
@@ -236,17 +249,23 @@ impl Doc {
     }
 }
 
-/// Middleware around puts and handlers, in the order in which it is registered. What it returns is dropped when the
-/// put or the handler has ended, in the opposite order.
+/// A handler that runs, with the middleware inside.
+pub type Handling<'a> = BoxFuture<'a, Result<Outcome, BoxError>>;
+/// A put that is made, with the middleware inside.
+pub type Putting<'a> = BoxFuture<'a, Result<Vec<PutResult>, Error>>;
+/// Puts documents with the rest of the middleware.
+pub type NextPut<'a> = Box<dyn FnOnce(Vec<Doc>) -> Putting<'a> + Send + 'a>;
+
+/// Middleware around puts and handlers. The first that is registered is the outermost.
 pub trait Plugin: Send + Sync + 'static {
-    /// Documents are put. It may add headers to them.
-    fn put(&self, _docs: &mut [Doc]) -> Option<Box<dyn Any + Send>> {
-        None
+    /// Documents are put. It may change them, and calls `next` to put them.
+    fn put<'a>(&'a self, docs: Vec<Doc>, next: NextPut<'a>) -> Putting<'a> {
+        next(docs)
     }
 
-    /// A handler begins.
-    fn handle(&self, _context: &Context) -> Option<Box<dyn Any + Send>> {
-        None
+    /// A handler runs when `next` is awaited. Of a batch, the context is that of its first document.
+    fn handle<'a>(&'a self, _context: &'a Context, next: Handling<'a>) -> Handling<'a> {
+        next
     }
 }
 

@@ -2,22 +2,71 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::client::Client;
+use crate::client::{Client, PutResult};
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::engine::Leased;
 use crate::error::{BoxError, Error, Reason};
 use crate::outcome::Outcome;
+use crate::postgres::TokioPostgres;
 use crate::sql::{self, q};
-use crate::task::{Task, decode};
+use crate::task::{Doc, Task, decode};
 use crate::text::encode;
 use crate::worker::Worker;
+
+/// What a fake client was given to put.
+#[derive(Clone, Debug, Default)]
+pub struct Recorded(Arc<Mutex<Vec<Doc>>>);
+
+impl Recorded {
+    /// The documents, in order.
+    pub fn docs(&self) -> Vec<Doc> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// The payloads of a task, in order.
+    pub fn puts<T: Task>(&self) -> Result<Vec<T>, Error> {
+        let docs = self.docs();
+        let mine = docs
+            .iter()
+            .filter(|doc| doc.queue() == T::QUEUE && doc.given_task() == T::NAME);
+        mine.map(Doc::payload).collect()
+    }
+}
+
+impl Recorded {
+    pub(crate) fn put(&self, docs: Vec<Doc>) -> Result<Vec<PutResult>, Error> {
+        let mut recorded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut results = Vec::new();
+        for doc in docs {
+            doc.json()?; // What a real client would refuse.
+            let subject = doc.given_subject().map(str::to_owned);
+            results.push(PutResult {
+                subject: subject.unwrap_or_else(|| format!("fake-{}", recorded.len() + 1)),
+                action: "created".to_owned(),
+            });
+            recorded.push(doc);
+        }
+        Ok(results)
+    }
+}
+
+/// A client that records puts, and what it has recorded. It has no server: all other calls fail.
+pub fn fake() -> Result<(Client, Recorded), Error> {
+    let recorded = Recorded::default();
+    let mut client = Client::new(TokioPostgres::connect("host=/nonexistent user=fake", 2)?);
+    client.recorded = Some(recorded.clone());
+    Ok((client, recorded))
+}
 
 /// The document of a handler that is called by [`run_handler`].
 #[derive(Clone, Debug)]
@@ -92,7 +141,7 @@ where
                 .leased
                 .follow_ups
                 .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner),
+                .unwrap_or_else(PoisonError::into_inner),
         );
     }
     Ok(outcome)
@@ -114,7 +163,7 @@ pub async fn drain<D: Driver>(
     while still < 3 && result.is_ok() {
         let mut open = 0;
         for queue in queues {
-            let rows = client.run(&q!(sql::OPEN, queue), None).await?;
+            let rows = client.run(&q!(sql::OPEN, queue)).await?;
             open += rows
                 .first()
                 .and_then(|row| row.first())
@@ -141,5 +190,5 @@ pub async fn drain<D: Driver>(
 
 /// Makes planned documents of a queue due now.
 pub async fn due_now<D: Driver>(client: &Client<D>, queue: &str) -> Result<(), Error> {
-    client.run(&q!(sql::DUE_NOW, queue), None).await.map(|_| ())
+    client.run(&q!(sql::DUE_NOW, queue)).await.map(|_| ())
 }

@@ -1,5 +1,6 @@
 //! The worker: its declarations, its loops, and how handlers run.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -18,20 +19,25 @@ use crate::client::{Client, check_info, missing_extension};
 use crate::context::{Context, TxContext};
 use crate::driver::{Driver, Executor, Session};
 use crate::engine::{After, Engine, Health, Job, Leased, Metrics, Next, Phase, Settings, TaskDef};
-use crate::error::{BoxError, Error, InvalidPayload, Kind, told};
+use crate::error::{Aborted, BoxError, Error, InvalidPayload, Kind, told, was_aborted};
 use crate::outcome::Outcome;
 use crate::postgres::TokioPostgres;
 use crate::sql::{self, q};
-use crate::task::{Plugin, Task, decode};
+use crate::task::{Handling, Plugin, Task, decode};
 use crate::text::{Interval, between, random};
 
 type Reply = BoxFuture<'static, Result<Outcome, BoxError>>;
 type Plain = Arc<dyn Fn(Context) -> Result<Reply, InvalidPayload> + Send + Sync>;
+type Batch = Arc<
+    dyn Fn(&[Context], &mut [Option<Result<Outcome, BoxError>>]) -> Option<Replies> + Send + Sync,
+>;
+type Replies = BoxFuture<'static, Result<Vec<Outcome>, BoxError>>;
 type InTx<D> = Arc<dyn Fn(TxContext<D>) -> Result<Reply, InvalidPayload> + Send + Sync>;
 
 enum Handler<D: Driver> {
     Plain(Plain),
     InTx(InTx<D>),
+    Batch(Batch),
 }
 
 /// Options of a handler. What is not said is as its task declares, or as the queue is set.
@@ -295,6 +301,33 @@ impl<D: Driver> Worker<D> {
                 Ok(handler(payload, context).boxed())
             },
         )));
+        self
+    }
+
+    /// Registers a handler of many documents at once: those that one call has leased, at most [`On::concurrency`]. It
+    /// returns an outcome for each, in order; an error is that of all of them.
+    pub fn handle_batch<T, F, Fut>(mut self, handler: F, on: On) -> Self
+    where
+        T: Task,
+        F: Fn(Vec<(T, Context)>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Vec<Outcome>, BoxError>> + Send + 'static,
+    {
+        let def = on.define::<T>();
+        let version = def.version;
+        self.tasks.push(def);
+        self.handlers
+            .push(Handler::Batch(Arc::new(move |contexts, results| {
+                let mut batch = Vec::new();
+                for (context, result) in contexts.iter().zip(results) {
+                    let leased = &context.leased;
+                    match decode::<T>(leased.payload.as_deref(), leased.version, version) {
+                        Ok(payload) => batch.push((payload, context.clone())),
+                        // It is rejected alone.
+                        Err(error) => *result = Some(Err(error.into())),
+                    }
+                }
+                (!batch.is_empty()).then(|| handler(batch).boxed())
+            })));
         self
     }
 
@@ -620,9 +653,7 @@ impl<D: Driver> Shared<D> {
             };
             match done {
                 Ok((rows, notices)) => {
-                    for job in engine.answered(call, &rows, &notices, engine.now()) {
-                        self.spawn(job);
-                    }
+                    self.spawn_all(engine.answered(call, &rows, &notices, engine.now()));
                 }
                 Err((error, pid)) => {
                     if error.kind() == Kind::Connection {
@@ -717,12 +748,28 @@ impl<D: Driver> Shared<D> {
 
     // ---------------------------------------------------------------------------------------------- handlers
 
-    fn spawn(self: &Arc<Self>, job: Job) {
-        let me = Arc::clone(self);
-        let work = async move { me.work(job).await }.with_current_subscriber();
+    fn spawn_all(self: &Arc<Self>, jobs: Vec<Job>) {
+        let (batches, single): (Vec<Job>, Vec<Job>) = jobs
+            .into_iter()
+            .partition(|job| matches!(self.handlers[job.task], Handler::Batch(_)));
+        let mut by_task: BTreeMap<usize, Vec<Job>> = BTreeMap::new();
+        for job in batches {
+            by_task.entry(job.task).or_default().push(job);
+        }
+        for (task, jobs) in by_task {
+            let me = Arc::clone(self);
+            self.spawn(async move { me.work_on_batch(task, jobs).await });
+        }
+        for job in single {
+            let me = Arc::clone(self);
+            self.spawn(async move { me.work(job).await });
+        }
+    }
+
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         while running.try_join_next().is_some() {}
-        running.spawn_on(work, &self.runtime);
+        running.spawn_on(work.with_current_subscriber(), &self.runtime);
     }
 
     fn context(&self, leased: &Arc<Leased>) -> Context {
@@ -745,28 +792,74 @@ impl<D: Driver> Shared<D> {
                 engine.ended(&context, job.task, result, engine.now());
             }
             Handler::InTx(handler) => self.work_in_tx(&job, &context, handler).await,
+            Handler::Batch(_) => {}
+        }
+    }
+
+    async fn work_on_batch(&self, task: usize, jobs: Vec<Job>) {
+        let engine = &self.engine;
+        let Handler::Batch(handler) = &self.handlers[task] else {
+            return;
+        };
+        let begin = |job: &Job| engine.begin(job.leased.id, task, engine.now());
+        let contexts: Vec<Context> = jobs
+            .iter()
+            .filter(|job| begin(job))
+            .map(|job| self.context(&job.leased))
+            .collect();
+        let Some(first) = contexts.first() else {
+            return;
+        };
+        let mut results: Vec<Option<Result<Outcome, BoxError>>> = Vec::new();
+        results.resize_with(contexts.len(), || None);
+        let mut outcomes = Vec::new();
+        let whole = self
+            .around(first, || {
+                let open = handler(&contexts, &mut results);
+                let wanted = results.iter().filter(|result| result.is_none()).count();
+                let outcomes = &mut outcomes;
+                Ok(async move {
+                    if let Some(replies) = open {
+                        *outcomes = replies.await?;
+                    }
+                    if outcomes.len() != wanted {
+                        let given = outcomes.len();
+                        return Err(
+                            format!("a batch of {wanted} has given {given} outcomes").into()
+                        );
+                    }
+                    Ok(Outcome::done())
+                }
+                .boxed())
+            })
+            .await;
+        let failed = whole.err();
+        let was_stopped = failed.as_ref().is_some_and(|error| was_aborted(&**error));
+        let text = failed.as_ref().map(|error| told(&**error));
+        let mut outcomes = outcomes.into_iter();
+        for (context, result) in contexts.iter().zip(results) {
+            let result = result.unwrap_or_else(|| match (&text, context.reason()) {
+                (Some(_), Some(reason)) if was_stopped => Err(Aborted(reason).into()),
+                (Some(text), _) => Err(text.as_str().into()),
+                (None, _) => outcomes.next().ok_or_else(|| "no outcome".into()),
+            });
+            engine.ended(context, task, result, engine.now());
         }
     }
 
     /// Calls a handler with its middleware. A panic is an error of the handler.
-    async fn around(
-        &self,
-        context: &Context,
-        call: impl FnOnce() -> Result<Reply, InvalidPayload>,
+    async fn around<'a>(
+        &'a self,
+        context: &'a Context,
+        call: impl FnOnce() -> Result<Handling<'a>, InvalidPayload> + Send + 'a,
     ) -> Result<Outcome, BoxError> {
         let span = tracing::info_span!(
             target: "fetchq", "process", queue = context.queue(), subject = context.subject(),
             attempt = context.attempt(), worker = context.worker()
         );
         let work = async {
-            let mut around: Vec<_> = self
-                .plugins
-                .iter()
-                .map(|plugin| plugin.handle(context))
-                .collect();
             let result = async { call()?.await };
             let result = AssertUnwindSafe(result).catch_unwind().await;
-            while around.pop().is_some() {}
             result.unwrap_or_else(|panic| {
                 let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
                 let text = text
@@ -775,7 +868,11 @@ impl<D: Driver> Shared<D> {
                 Err(format!("the handler has panicked: {text}").into())
             })
         };
-        work.instrument(span).await
+        let mut next: Handling<'a> = work.boxed();
+        for plugin in self.plugins.iter().rev() {
+            next = plugin.handle(context, next);
+        }
+        next.instrument(span).await
     }
 
     async fn work_in_tx(&self, job: &Job, context: &Context, handler: &InTx<D>) {
