@@ -117,9 +117,8 @@ clean: ## stop all servers of this checkout, remove their data and everything th
 ##@ Variables
 #= PG_CONFIG    another PostgreSQL, for any target: PG_CONFIG=/path/to/pg_config make test
 #= SUITE        for test: lint unit regress docs isolation client conformance npm typescript python
-#=              python_client console monitoring move quickstart docker versions recovery; and upgrade and
-#=              image, which run only when
-#=              they are named
+#=              python_client rust_client console monitoring move quickstart docker versions recovery; and
+#=              upgrade and image, which run only when they are named
 #= DOCKER       for production and SUITE=image: podman, or another command in place of docker
 #= IMAGE_MAJOR  for SUITE=image: the major version of the image; by default that of PG_CONFIG
 #= OLD_PG_CONFIG, NEW_PG_CONFIG

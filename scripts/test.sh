@@ -13,7 +13,7 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
-ALL=(lint unit regress docs isolation client conformance npm typescript python python_client console monitoring move quickstart docker versions recovery)
+ALL=(lint unit regress docs isolation client conformance npm typescript python python_client rust_client console monitoring move quickstart docker versions recovery)
 fresh=1
 if [[ ${1:-} == --on ]]; then fresh=0 dev=$2; shift 2; fi
 if (($#)); then suites=("$@"); else suites=("${ALL[@]}"); fi
@@ -204,7 +204,7 @@ if ((ready && ${#others[@]})); then
   else
     # The longest suites run first.
     order=()
-    for suite in client conformance npm console typescript python_client "${others[@]}"; do
+    for suite in client conformance npm console typescript python_client rust_client "${others[@]}"; do
       if wants "$suite" && [[ " ${order[*]} " != *" $suite "* ]]; then order+=("$suite"); fi
     done
     run_suites "${order[@]}"
