@@ -471,7 +471,11 @@ impl Adapter {
                 if self.with_sqlx {
                     let size = line["pool"].as_u64().unwrap_or(10) as u32;
                     let options = sqlx::postgres::PgPoolOptions::new().max_connections(size);
-                    *lock(&self.pool) = Some(options.connect_lazy(text(line, "url"))?);
+                    let mut url: sqlx::postgres::PgConnectOptions = text(line, "url").parse()?;
+                    if line["pooled"] == true {
+                        url = url.extra_float_digits(None); // PgBouncer refuses it.
+                    }
+                    *lock(&self.pool) = Some(options.connect_lazy_with(url));
                 }
                 let mut client = Client::new(driver);
                 if line["trace"] == true {

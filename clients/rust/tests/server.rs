@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fetchq_client::testing::{Attempt, drain, run_handler};
+use fetchq_client::testing::{Attempt, drain, fake, run_handler};
 use fetchq_client::{
     BoxError, Client, Context, Declare, Doc, On, Outcome, Task, TokioPostgres, TxContext, Worker,
 };
@@ -321,5 +321,76 @@ async fn a_handler_is_called_without_a_server() -> Tested {
         outcome,
         Outcome::complete(10).then(Doc::new(&Number { n: 10 }))
     );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_has_an_outcome_for_each_document() -> Tested {
+    let db = db().await?;
+    let handler = |batch: Vec<(Number, Context)>| async move {
+        let one = |(number, _): (Number, Context)| match number.n {
+            3 => Outcome::kill("three"),
+            n => Outcome::complete(n),
+        };
+        Ok(batch.into_iter().map(one).collect())
+    };
+    let bad = Doc::of(&db.queue, json!({"n": "many"}))
+        .subject("bad")
+        .max_attempts(1);
+    db.client
+        .put_many((1..=5).map(|n| db.doc(n)).chain([bad]).collect())
+        .await?;
+    let worker = db.worker().handle_batch(handler, db.on());
+    let settled = drain(&db.client, worker, &[&db.queue], Duration::from_secs(30)).await?;
+    assert_eq!(settled.get("complete"), Some(&4));
+    assert_eq!(db.status("3").await?, "killed");
+    assert_eq!(db.status("bad").await?, "killed");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_fails_fails_all_its_documents() -> Tested {
+    let db = db().await?;
+    let handler = |_: Vec<(Number, Context)>| async { Err::<Vec<Outcome>, BoxError>("no".into()) };
+    let running = db.worker().handle_batch(handler, db.on()).start().await?;
+    let docs = (1..=2).map(|n| db.doc(n).max_attempts(1)).collect();
+    db.client.put_many(docs).await?;
+    db.until("1", "killed").await?;
+    db.until("2", "killed").await?;
+    running.stop();
+    running.join().await.map_err(Into::into)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_put_is_part_of_a_transaction_of_sqlx() -> Tested {
+    let db = db().await?;
+    let pool = sqlx::PgPool::connect(&url()?).await?;
+    for (n, commits) in [(1, true), (2, false)] {
+        let mut tx = pool.begin().await?;
+        let put = db.client.put_doc(db.doc(n)).tx(&mut tx).await?;
+        assert_eq!(
+            (put.subject, put.action.as_str()),
+            (n.to_string(), "created")
+        );
+        if commits {
+            tx.commit().await?
+        } else {
+            tx.rollback().await?
+        }
+    }
+    assert!(!db.status("1").await?.is_empty());
+    assert_eq!(db.status("2").await?, "");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_fake_records_puts_and_needs_no_server() -> Tested {
+    let (client, recorded) = fake()?;
+    let put = client.put(Number { n: 7 }).subject("seven").await?;
+    assert_eq!(put.subject, "seven");
+    let puts = recorded.puts::<Number>()?;
+    assert_eq!(puts.iter().map(|number| number.n).collect::<Vec<_>>(), [7]);
+    assert!(client.put_doc(Doc::of("q", json!("\0"))).await.is_err());
+    assert!(client.get("q", "seven").await.is_err());
     Ok(())
 }
