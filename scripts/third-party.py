@@ -8,7 +8,7 @@
 
 The licences of most crates ask that a copy of the binary has their notice. Crates that only run
 while fetchq is built, such as macros, are not in it, and are left out. The texts are those in
-cargo's cache; the program needs no network.
+cargo's cache; what is not there is fetched.
 """
 
 import glob
@@ -24,7 +24,12 @@ NOTICES = ("licen[cs]e*", "LICEN[CS]E*", "COPYING*", "copying*", "NOTICE*", "UNL
 
 def cargo(*arguments):
     command = ["cargo", arguments[0], "--locked", "--offline", *arguments[1:]]
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        # Crates of other packages of the workspace may not have been fetched yet.
+        subprocess.run(["cargo", "fetch", "--locked", "--quiet"], cwd=ROOT, check=True)
+        done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout
 
 
 def main():

@@ -306,9 +306,8 @@ async fn a_retry_of_all_leaves_what_has_expired() {
             .await;
         // The background worker or this session kills it, whoever comes first.
         let kill = format!("select fetchq.mnt_run('{queue}', 10)");
-        let waits = format!(
-            "select exists (select from fetchq_data.{queue}__docs where status in (0, 1))"
-        );
+        let waits =
+            format!("select exists (select from fetchq_data.{queue}__docs where status in (0, 1))");
         wait_until("the document is killed", async || {
             session.sql(&kill).await;
             session.text(&waits).await == "f"

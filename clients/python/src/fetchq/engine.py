@@ -45,7 +45,7 @@ to be asked to stop. Most handlers have ended before, and need no wait to be beg
 AGAIN = 0.06
 """After how long a request to interrupt a wait is repeated."""
 NO_VERSION = -(2**31)
-"""No document has this version: who waits for it is told of requests to stop and of leases only."""
+"""No document has this version: a wait for it ends only for a request to stop or for what becomes of a lease."""
 HOLD = 0.05
 """For how long a queue without documents may be left out of the wait."""
 POOLED_WAIT = 10.0
@@ -766,7 +766,7 @@ class Engine:
             elif not group.first or (self.stopping and not watched):
                 return younger
             else:
-                # No slot is free. The waiting session is told of requests to stop, and of what has become of leases.
+                # No slot is free. The waiting session waits for requests to stop, and for what becomes of leases.
                 if now < (begin := group.busy_at + WATCH_AFTER):
                     return begin
                 queues = set[str]() if self.stopping else {lane.queue for lane in self.lanes if not lane.closed}

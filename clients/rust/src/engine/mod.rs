@@ -176,7 +176,7 @@ pub(crate) struct Leased {
     pub follow_ups: Mutex<Vec<Doc>>,
 }
 
-/// Who waits until the progress of a document is stored.
+/// Callers that wait until the progress of a document is stored.
 enum Stored {
     Tell(oneshot::Sender<Result<(), Error>>),
     Settle(Box<Settled>),
