@@ -198,6 +198,7 @@ class Engine:
             lane.failures = 0
             if call.what == "leases":
                 self._hand_back(call, rows, now)
+                lane.ready = True
                 return []
             if call.what == "settle":
                 self._report(call, rows)
@@ -321,6 +322,7 @@ class Engine:
             lane = self._done(call, now)
             lane.settle = call.settled + lane.settle
             lane.settle_at = now
+            lane.ready = True  # It is not known whether there are documents.
             lane.failures += 1
             what = kind(error)
             if what == "data" and call.what == "leases":
