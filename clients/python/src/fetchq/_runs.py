@@ -206,7 +206,7 @@ class Group:
 
 class WaitCall:
     def __init__(
-        self, queues: set[str], watched: set[tuple[str, str]], query: _sql.Query, sent: float, longest: float
+        self, queues: set[str], watched: dict[tuple[str, str], int], query: _sql.Query, sent: float, longest: float
     ) -> None:
         self.longest = longest
         self.queues = queues

@@ -776,7 +776,7 @@ class Engine:
             leases = [{"queue": r.queue, "subject": r.subject, "lease": r.lease} for r in watched.values()]
             text = interval(max(0.001, min(longest, group.timeout)))
             query = _sql.wait(sorted(queues), self.worker, text, dumps(leases), version, group.mark)
-            group.call = WaitCall(quiet, set(watched), query, now, min(longest, group.timeout))
+            group.call = WaitCall(quiet, {key: run.lease for key, run in watched.items()}, query, now, min(longest, group.timeout))
             if younger < self.tick_at:
                 self.signal("tick")
             return group.call
@@ -819,7 +819,10 @@ class Engine:
                 self._asked_to_stop(queue)
             elif event in ("cancelled", "lost"):
                 for subject in subjects or ():
-                    if (run := self.runs.get((queue, subject))) is not None and not run.settling:
+                    run = self.runs.get((queue, subject))
+                    # It may have been settled since the wait began, and leased anew.
+                    is_watched = run is not None and call is not None and call.watched.get(run.key) == run.lease
+                    if run is not None and is_watched and not run.settling:
                         self._abort(run, event, now)
                 group.not_before = now + HOLD
 

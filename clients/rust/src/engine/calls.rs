@@ -143,6 +143,7 @@ impl Engine {
         s.lanes[call.lane].failures = 0;
         if call.what == What::Leases {
             self.hand_back(s, &call, rows, now);
+            s.lanes[call.lane].ready = true;
             return Vec::new();
         }
         if call.what == What::Settle {
@@ -390,6 +391,7 @@ impl Engine {
         self.call_done(s, &call, now);
         let lane = &mut s.lanes[call.lane];
         lane.settle_at = now;
+        lane.ready = true; // It is not known whether there are documents.
         lane.failures += 1;
         let failures = lane.failures;
         match error.kind() {

@@ -111,7 +111,10 @@ impl Engine {
         group.failures = 0;
         s.down_since = None;
         let slack = if s.pooled { CROWDED } else { 5.0 };
-        if call.is_some_and(|call| now - call.sent > call.longest + slack) {
+        if call
+            .as_ref()
+            .is_some_and(|call| now - call.sent > call.longest + slack)
+        {
             self.poll_now(
                 s,
                 "a wait has taken longer than asked: the pooler has too few connections",
@@ -141,7 +144,10 @@ impl Engine {
                         queue.clone(),
                         subject.as_str().unwrap_or_default().to_owned(),
                     );
-                    if let Some(id) = s.keys.get(&key).copied() {
+                    // It may have been settled since the wait began, and leased anew.
+                    let id = s.keys.get(&key).copied();
+                    let watched = call.as_ref().map(|call| &call.watched);
+                    if let Some(id) = id.filter(|id| watched.is_some_and(|ids| ids.contains(id))) {
                         self.abort(s, id, reason, now);
                     }
                 }
