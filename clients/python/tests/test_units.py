@@ -567,7 +567,9 @@ def test_a_conflict_that_stays_keeps_no_other_document_waiting() -> None:
         assert call is not None and len(call.settled) == 1
         engine.failed(call, Conflict(), now)
     call = engine.take_call(now)
-    assert call is not None and call.what == "next" and not call.settled, "although nothing has said that there are documents"
+    assert call is not None and call.what == "next" and not call.settled, (
+        "although nothing has said that there are documents"
+    )
     engine.answered(call, [], now)
     again = engine.take_call(now + 1)
     assert again is not None and again.what == "settle" and len(again.settled) == 1

@@ -776,7 +776,9 @@ class Engine:
             leases = [{"queue": r.queue, "subject": r.subject, "lease": r.lease} for r in watched.values()]
             text = interval(max(0.001, min(longest, group.timeout)))
             query = _sql.wait(sorted(queues), self.worker, text, dumps(leases), version, group.mark)
-            group.call = WaitCall(quiet, {key: run.lease for key, run in watched.items()}, query, now, min(longest, group.timeout))
+            group.call = WaitCall(
+                quiet, {key: run.lease for key, run in watched.items()}, query, now, min(longest, group.timeout)
+            )
             if younger < self.tick_at:
                 self.signal("tick")
             return group.call
