@@ -611,6 +611,7 @@ const commands: Record<string, (line: Line) => Promise<unknown>> = {
       ],
     );
     await fq.sync({
+      owner: `of ${schedules.map(([name]) => name).join(' ')}`,
       ...(line['queues'] != null && { queues: line['queues'] }),
       ...(line['schedules'] != null && { schedules: Object.fromEntries(schedules) }),
     });

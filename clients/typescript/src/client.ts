@@ -99,7 +99,7 @@ export interface Declarations {
   readonly queues?: Readonly<Record<string, Readonly<Record<string, Json>>>>;
   /** All schedules of the owner: those that are not named are dropped. */
   readonly schedules?: Readonly<Record<string, Schedule>>;
-  /** Whose schedules these are. By default `app` of the client. */
+  /** Whose schedules these are: the name of the application. By default `app` of the client. */
   readonly owner?: string;
 }
 
@@ -144,7 +144,7 @@ export interface FetchqOptions {
 export class Fetchq<Tx = unknown> implements Producer<Tx> {
   readonly use: readonly Plugin[];
   readonly logger: Logger;
-  readonly #app: string;
+  readonly #app: string | undefined;
   #checked: Promise<void> | undefined;
 
   constructor(
@@ -153,7 +153,7 @@ export class Fetchq<Tx = unknown> implements Producer<Tx> {
   ) {
     this.use = options.use ?? [];
     this.logger = options.logger ?? consoleLogger;
-    this.#app = options.app ?? 'default';
+    this.#app = options.app;
   }
 
   /** Puts a document, in the transaction `tx` if there is one. */
@@ -243,6 +243,11 @@ export class Fetchq<Tx = unknown> implements Producer<Tx> {
    * several processes, and again.
    */
   async sync(declarations: Declarations): Promise<{ name: string; action: string }[]> {
+    const owner = declarations.owner ?? this.#app ?? '';
+    // Two applications with one name would drop the schedules of each other.
+    if (declarations.schedules && owner === '') {
+      throw new ConfigurationError('schedules need an owner: new Fetchq(driver, { app: … }), or sync({ owner: … })');
+    }
     await this.check();
     const schedules = await Promise.all(
       Object.entries(declarations.schedules ?? {}).map(async ([name, schedule]) => {
@@ -275,7 +280,6 @@ export class Fetchq<Tx = unknown> implements Producer<Tx> {
         }
       }
       if (!declarations.schedules) return [];
-      const owner = declarations.owner ?? this.#app;
       const rows = await executor.query(sql.SCHEDULES_SYNC, [owner, JSON.stringify(schedules)]);
       return rows.map((row) => ({ name: row['name'] ?? '', action: row['action'] ?? '' }));
     });

@@ -114,6 +114,7 @@ for (const library of LIBRARIES) {
         [`${owner}_a`],
       );
       await s.fq.sync({ owner, schedules: {} });
+      await assert.rejects(s.fq.sync({ schedules: {} }), /schedules need an owner/);
     });
   });
 }
