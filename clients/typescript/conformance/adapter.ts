@@ -96,7 +96,7 @@ function pgPool(url: string, max: number): Pool {
 }
 
 function postgresPool(url: string, max: number, isPooled: boolean): Pool {
-  const sql = postgres(url, { max, prepare: !isPooled, onnotice: () => undefined });
+  const sql = postgres(url, { max, prepare: !isPooled, fetch_types: false, onnotice: () => undefined });
   return {
     driver: postgresDriver(sql),
     transaction: async (work) => (await sql.begin((tx) => work(tx, (statement) => tx.unsafe(statement)))) as never,

@@ -25,6 +25,8 @@ export interface PostgresRoot<Tx extends PostgresSql = PostgresSql> extends Post
 /**
  * A driver for postgres.js: `postgresDriver(postgres(url))`. A transaction is the `sql` of `sql.begin`. Statements
  * are prepared unless `postgres()` was told `prepare: false`, as is right behind a pooler.
+ * In a worker, tell `postgres()` `fetch_types: false`: postgres.js 3.4 ends the process when a connection breaks while
+ * it reads the types of arrays.
  * A worker has connections of its own beside the pool: one to wait, and one for the heartbeat.
  */
 export function postgresDriver<Tx extends PostgresSql>(root: PostgresRoot<Tx>): Driver<Tx> {
@@ -56,6 +58,7 @@ export function postgresDriver<Tx extends PostgresSql>(root: PostgresRoot<Tx>): 
         max: 1,
         idle_timeout: 0,
         max_lifetime: null,
+        // postgres.js 3.4 ends the process when a connection breaks meanwhile.
         fetch_types: false,
       });
       let pending: PendingQuery | undefined;
