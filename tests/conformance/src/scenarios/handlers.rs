@@ -127,6 +127,8 @@ async fn documents_that_follow_are_put_once(p: Place) {
     let script = json!([{"op": "gate", "gate": "g", "on_abort": "ignore"}, {"op": "complete", "then": then}]);
     p.put("a", json!({"script": script})).await;
     worker.event("began", json!({"subject": "a"})).await;
+    // It is at the gate: an abort before that is none of the script.
+    pause(1000).await;
     p.sql
         .sql(&format!("select fetchq.doc_cancel('{}', 'a')", p.queue))
         .await;
