@@ -46,3 +46,26 @@ def test_the_code_runs(page: str, db: Db, url: str, monkeypatch: pytest.MonkeyPa
             if thing in space:
                 space[thing].close()
         db.sql(f"drop database {name} with (force)")
+
+
+def test_the_code_of_the_first_page_runs(db: Db, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"{db.queue()}_first"
+    db.sql(f"create database {name}")
+    address = f"{url.rsplit('/', 1)[0]}/{name}"
+    seen = Db(address)
+    seen.sql("create extension fetchq; create table users (mail text)")
+    monkeypatch.setenv("DATABASE_URL", address)
+    page = (HERE.parents[1] / "README.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    module = types.ModuleType("first")
+    monkeypatch.setitem(sys.modules, "first", module)
+    try:
+        exec(compile(block, "README.md", "exec"), vars(module))
+        drain(vars(module)["app"])
+        assert seen.value("select count(*) from users") == 1
+        history = "select result ->> 'sent' from fetchq.queue_history('welcome')"
+        assert seen.value(history) == "ann@example.com"
+    finally:
+        if "app" in vars(module):
+            vars(module)["app"].close()
+        db.sql(f"drop database {name} with (force)")
