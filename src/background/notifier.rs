@@ -1,7 +1,7 @@
 //! Sends the notifications that sessions have announced. `signals/announce.rs` says why the
 //! background worker sends them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::background::lifecycle::log_failure;
 use crate::pg::{process, time};
@@ -21,6 +21,8 @@ pub struct Notifier<'a> {
     not_before: HashMap<u32, i64>,
     /// When all queues may be notified again, in microseconds since 2000.
     all_not_before: i64,
+    /// The tables whose announcements the last run has left for later. The table of all queues is 0.
+    postponed: HashSet<u32>,
 }
 
 impl<'a> Notifier<'a> {
@@ -32,6 +34,7 @@ impl<'a> Notifier<'a> {
             announcements,
             not_before: HashMap::new(),
             all_not_before: i64::MIN,
+            postponed: HashSet::new(),
         }
     }
 
@@ -42,12 +45,12 @@ impl<'a> Notifier<'a> {
         self.run();
     }
 
-    /// Returns whether there are announcements that the last run did not see and that may be sent
-    /// now.
+    /// Returns whether there are announcements that the last run did not see. When it may send them
+    /// does not matter: the time that it has returned is not theirs.
     pub fn has_changes(&self) -> bool {
         let mut tables = self.announcements.read().map(|(_, table)| table);
-        self.announcements.of_all() != 0 && self.all_not_before <= time::clock()
-            || tables.any(|table| !self.not_before.contains_key(&table))
+        self.announcements.of_all() != 0 && !self.postponed.contains(&0)
+            || tables.any(|table| !self.postponed.contains(&table))
     }
 
     /// Sends the notifications that may be sent now. Returns when more may be sent, in microseconds
@@ -55,11 +58,15 @@ impl<'a> Notifier<'a> {
     pub fn run(&mut self) -> i64 {
         let now = time::clock();
         self.not_before.retain(|_, at| *at > now);
+        self.postponed.clear();
         let mut next = i64::MAX;
         let mut due = Vec::new();
         for (slot, table) in self.announcements.read() {
             match self.not_before.get(&table) {
-                Some(later) => next = next.min(*later),
+                Some(later) => {
+                    next = next.min(*later);
+                    self.postponed.insert(table);
+                }
                 None => due.push(self.announcements.take(slot)),
             }
         }
@@ -73,6 +80,7 @@ impl<'a> Notifier<'a> {
             };
         } else if self.announcements.of_all() != 0 {
             next = next.min(self.all_not_before);
+            self.postponed.insert(0);
         }
         if due.is_empty() && statuses_of_all == 0 {
             return next;
