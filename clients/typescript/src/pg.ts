@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto';
 import type { Driver, Executor, Row, Session, Value } from './driver.js';
 import { callWithin, isBroken } from './driver.js';
+import { FetchqError } from './errors.js';
 
 /** What the driver uses of a client of node-postgres. */
 export interface PgClient {
@@ -17,6 +18,7 @@ export interface PgPoolClient extends PgClient {
 /** What the driver uses of a pool of node-postgres. */
 export interface PgPool extends PgClient {
   connect(): Promise<PgPoolClient>;
+  connect(callback: (error: Error | undefined, client: PgPoolClient | undefined) => void): void;
   on(event: 'error', listener: (error: Error) => void): unknown;
   listenerCount(event: 'error'): number;
   readonly options?: { readonly max?: number | undefined };
@@ -55,11 +57,17 @@ export function pgDriver<Pool extends PgPool>(pool: Pool, options: PgOptions = {
     },
   });
   const take = async (): Promise<{ client: Client; release: (broken: boolean) => void }> => {
-    // The server may end connections at any time. Without a listener, that would end the process.
+    // The server may end connections at any time. Without a listener, that would end the process. So it listens
+    // before the promise goes on: the error may stand in the packet that says that the connection is ready.
     if (pool.listenerCount('error') === 0) pool.on('error', ignore);
-    const client = (await pool.connect()) as Client;
+    const client = await new Promise<Client>((resolve, reject) => {
+      pool.connect((error, taken) => {
+        taken?.on('error', ignore);
+        if (taken) resolve(taken as Client);
+        else reject(error ?? new FetchqError('the pool has given no connection'));
+      });
+    });
     let isReleased = false;
-    client.on('error', ignore);
     const release = (broken: boolean): void => {
       if (isReleased) return;
       isReleased = true;
