@@ -127,8 +127,6 @@ async fn documents_that_follow_are_put_once(p: Place) {
     let script = json!([{"op": "gate", "gate": "g", "on_abort": "ignore"}, {"op": "complete", "then": then}]);
     p.put("a", json!({"script": script})).await;
     worker.event("began", json!({"subject": "a"})).await;
-    // It is at the gate: an abort before that is none of the script.
-    pause(1000).await;
     p.sql
         .sql(&format!("select fetchq.doc_cancel('{}', 'a')", p.queue))
         .await;
@@ -284,6 +282,8 @@ async fn a_cancelled_transactional_handler_leaves_nothing(p: Place) {
     let script = json!([insert(&p, 1), {"op": "gate", "gate": "g", "on_abort": "ignore"}]);
     p.put("a", json!({"script": script})).await;
     worker.event("began", json!({"subject": "a"})).await;
+    // It is at the gate: an abort before that is none of the script.
+    pause(1000).await;
     p.sql
         .sql(&format!("select fetchq.doc_cancel('{}', 'a')", p.queue))
         .await;
