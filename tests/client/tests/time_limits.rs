@@ -160,6 +160,7 @@ async fn a_document_expires_in_time_whatever_has_become_of_the_one_before() {
     look.sql("select fetchq.doc_pop('q')").await;
     let worker = process_id(&look, WORKER).await;
     cluster.kill(worker.expect("a background worker"));
+    wait_until("the server has noticed", async || look.is_closed()).await;
     let mut look = server.connect_when_up("postgres").await;
     worker_comes(&look, "postgres").await;
     look.sql("select fetchq.doc_put('q', 'fourth', expires_in => '1 s')")

@@ -275,6 +275,13 @@ impl Adapter {
         self.nth(1, event, fields).await
     }
 
+    /// Waits until there are as many events of a kind with these fields, and fails if there are more. A document can be
+    /// seen completed before the program's line about it has been read.
+    pub async fn exactly(&self, n: usize, event: &str, fields: Value) {
+        self.nth(n, event, fields.clone()).await;
+        assert_eq!(self.count(event, fields), n);
+    }
+
     /// All events of a kind that have these fields.
     pub fn events(&self, event: &str, fields: Value) -> Vec<Event> {
         let told = self.shared.told.lock().unwrap();

@@ -78,7 +78,7 @@ async fn p11_a_half_closed_connection(p: Place) {
     proxy.now(Way::HalfClosed);
     worker.open("g").await;
     p.becomes("a", "completed 0").await;
-    assert_eq!(worker.count("began", json!({"subject": "a"})), 1);
+    worker.exactly(1, "began", json!({"subject": "a"})).await;
     works(&p, "next").await;
 }
 
@@ -213,7 +213,7 @@ async fn p12_a_settlement_whose_answer_was_lost_is_no_second_one(p: Place) {
         ))
         .await;
     assert_eq!(written, now, "it was settled again");
-    assert_eq!(worker.count("began", json!({"subject": "a"})), 1);
+    worker.exactly(1, "began", json!({"subject": "a"})).await;
     assert_eq!(worker.logged("error"), Vec::<Value>::new());
     if worker.can("metrics") {
         let metrics = worker.ok(json!({"do": "metrics", "worker": "w"})).await;
@@ -341,8 +341,8 @@ async fn loses_a_lease(p: &Place, proxy: &Proxy, worker: &Adapter, waiting: &str
     proxy.answer_again();
     // The lease lasts for ten minutes.
     p.becomes("d2", "completed 0").await;
-    assert_eq!(worker.count("began", json!({"subject": "d1"})), 1);
-    assert_eq!(worker.count("began", json!({"subject": "d2"})), 1);
+    worker.exactly(1, "began", json!({"subject": "d1"})).await;
+    worker.exactly(1, "began", json!({"subject": "d2"})).await;
 }
 
 async fn p13_a_lease_whose_answer_was_lost_comes_back(p: Place) {
@@ -459,7 +459,7 @@ async fn p14_transactional_handlers_behind_a_pooler(p: Place) {
             .await,
         "20"
     );
-    assert_eq!(worker.count("began", json!({})), 20);
+    worker.exactly(20, "began", json!({})).await;
 }
 
 async fn p14_names_of_workers(p: Place) {

@@ -93,7 +93,7 @@ async fn p16_an_invalid_settlement_spares_the_others(p: Place) {
     assert!(!p.column("bad", "last_error").await.is_empty());
     p.put("next", json!({})).await;
     p.becomes("next", "completed 0").await;
-    assert_eq!(worker.count("began", json!({})), 6);
+    worker.exactly(6, "began", json!({})).await;
 }
 
 async fn p17_retry_decides_by_the_error(p: Place) {
@@ -115,7 +115,7 @@ async fn p17_retry_decides_by_the_error(p: Place) {
     );
     p.becomes("other", "pending 1").await;
     p.becomes("plain", "pending 1").await;
-    assert_eq!(worker.count("began", json!({})), 4);
+    worker.exactly(4, "began", json!({})).await;
 }
 
 async fn p17_a_handler_that_fails_is_retried_by_the_policy_of_the_queue(p: Place) {
@@ -157,7 +157,7 @@ async fn p17_an_error_of_the_database_is_charged_to_no_document(p: Place) {
     p.untrigger().await;
     p.becomes("d1", "completed 0").await;
     p.becomes("d2", "completed 0").await;
-    assert_eq!(worker.count("began", json!({})), 2);
+    worker.exactly(2, "began", json!({})).await;
     let errors = format!(
         "select count(*) from fetchq.doc_errors('{0}', 'd1') union all select count(*) from fetchq.doc_errors('{0}', 'd2')",
         p.queue
@@ -244,7 +244,7 @@ async fn p18_a_conflict_of_a_settlement_is_tried_again(p: Place) {
                 .await,
             "3"
         );
-        assert_eq!(worker.count("began", json!({})), 1);
+        worker.exactly(1, "began", json!({})).await;
     }
 }
 
@@ -264,7 +264,7 @@ async fn p18_a_conflict_that_stays_does_not_end_the_worker(p: Place) {
         worker.count("stopped", json!({})) == 0
     })
     .await;
-    assert_eq!(worker.count("began", json!({"subject": "good"})), 1);
+    worker.exactly(1, "began", json!({"subject": "good"})).await;
 }
 
 fn conflict_once(p: &Place) -> Value {
@@ -284,7 +284,7 @@ async fn p18_a_conflict_of_a_transactional_handler_is_an_error(p: Place) {
     let worker = p.worker(json!({"transactional": true}), json!({})).await;
     p.put("a", json!({"scripts": [conflict_once(&p)]})).await;
     p.becomes("a", "pending 1").await;
-    assert_eq!(worker.count("began", json!({})), 1);
+    worker.exactly(1, "began", json!({})).await;
     assert_eq!(
         p.sql
             .text(&format!("select count(*) from {}_rows", p.queue))

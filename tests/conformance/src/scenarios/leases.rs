@@ -38,7 +38,7 @@ async fn p05_a_heartbeat_keeps_the_leases_of_handlers_that_hold_the_pool(p: Plac
     stays("no lease expires", 10, async || p.number(&held).await == 4).await;
     worker.open("g").await;
     p.counts("completed", 4).await;
-    assert_eq!(worker.count("began", json!({})), 4);
+    worker.exactly(4, "began", json!({})).await;
     assert_eq!(worker.count("aborted", json!({})), 0);
 }
 
@@ -89,7 +89,7 @@ async fn p06_a_lease_that_cannot_be_extended_is_lost_by_the_clock_of_the_client(
     p.becomes("a", "pending 1").await;
     proxy.all(Way::Through);
     p.becomes("a", "completed 0").await;
-    assert_eq!(worker.count("began", json!({"subject": "a"})), 2);
+    worker.exactly(2, "began", json!({"subject": "a"})).await;
 }
 
 async fn p06_a_short_outage_loses_no_lease(p: Place) {
@@ -290,5 +290,5 @@ async fn p08_a_handler_that_ignores_its_timeout_is_stuck(p: Place) {
     .await;
     worker.open("g").await;
     p.becomes("a", "completed 0").await;
-    assert_eq!(worker.count("began", json!({})), 2);
+    worker.exactly(2, "began", json!({})).await;
 }

@@ -269,7 +269,7 @@ async fn p24_another_version_is_left_alone(p: Place) {
     let worker = p.worker(json!({}), json!({})).await;
     p.becomes("v0", "completed 0").await;
     stays("it is left", 1, async || p.state("v7").await == "pending 0").await;
-    assert_eq!(worker.count("began", json!({})), 1);
+    worker.exactly(1, "began", json!({})).await;
     let newer = p.worker(json!({"version": 7}), json!({})).await;
     p.becomes("v7", "completed 0").await;
     newer
@@ -361,7 +361,7 @@ async fn p24_tasks_that_share_a_queue(p: Place) {
     }
     p.counts("completed", 6).await;
     for task in ["one", "two"] {
-        assert_eq!(worker.count("began", json!({"task": task})), 3);
+        worker.exactly(3, "began", json!({"task": task})).await;
         assert_eq!(
             p.column(&format!("{task}1"), "headers ->> 'fetchq-task'")
                 .await,

@@ -27,7 +27,7 @@ async fn p01_no_more_is_leased_than_can_run(p: Place) {
     .await;
     worker.open("g").await;
     p.counts("completed", 12).await;
-    assert_eq!(worker.count("began", json!({})), 12);
+    worker.exactly(12, "began", json!({})).await;
 }
 
 async fn p01_a_document_is_settled_and_the_next_one_leased_in_one_transaction(p: Place) {
@@ -201,5 +201,5 @@ async fn p04_behind_a_small_pooler(p: Place) {
     p.counts("completed", 5).await;
     p.put("e", json!({})).await;
     p.becomes("e", "completed 0").await;
-    assert_eq!(worker.count("began", json!({})), 6);
+    worker.exactly(6, "began", json!({})).await;
 }

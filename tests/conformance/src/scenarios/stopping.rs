@@ -40,7 +40,7 @@ async fn p09_a_stop_waits_for_what_runs(p: Place) {
     );
     let attempts = format!("select sum(attempts) from fetchq_data.{}__docs", p.queue);
     assert_eq!(p.sql.text(&attempts).await, "0");
-    assert_eq!(worker.count("began", json!({})), 2);
+    worker.exactly(2, "began", json!({})).await;
 }
 
 async fn p09_a_stop_hands_back_what_does_not_end_in_time(p: Place) {
@@ -50,7 +50,9 @@ async fn p09_a_stop_hands_back_what_does_not_end_in_time(p: Place) {
     worker.nth(3, "began", json!({})).await;
     let stopped = worker.stop().await.value;
     assert!(stopped["error"].is_null(), "{stopped}");
-    assert_eq!(worker.count("aborted", json!({"reason": "shutdown"})), 3);
+    worker
+        .exactly(3, "aborted", json!({"reason": "shutdown"}))
+        .await;
     for n in 1..=3 {
         assert_eq!(
             p.state(&format!("d{n}")).await,
