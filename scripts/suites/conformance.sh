@@ -14,6 +14,7 @@ needs tests/conformance/adapters
 
 if [[ ${1:-} == --compile ]]; then exec cargo build --profile client -p fetchq-conformance; fi
 clients=${FETCHQ_CLIENTS:-$ROOT/clients}
+export FETCHQ_STATE_DIR=$STATE/conformance
 export FETCHQ_LOGS=$ROOT/.pg/conformance-logs # of each scenario; they are kept
 
 # The adapters of a folder are built once.
@@ -28,6 +29,6 @@ keep "$SCRATCH" flock -o "$ROOT/.pg/typescript.lock" tests/conformance/run ${CON
 bad=$(grep -c '^FAILED: ' "$SCRATCH" || :)
 if ((rc != 0 && bad == 0)); then bad=1; fi
 count "$(grep -c '^ok: ' "$SCRATCH" || :)" "$bad" "$(grep -c '^skipped: ' "$SCRATCH" || :)"
-if ((rc == 0)); then rm -rf "${STATE:?}/conformance"; fi
+if ((rc == 0)); then rm -rf "$FETCHQ_STATE_DIR"; fi
 echo "the logs of the scenarios are in $FETCHQ_LOGS"
 exit "$rc"
