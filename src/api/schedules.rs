@@ -181,12 +181,12 @@ fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         };
         let wanted = options.checked(None)?;
         let replace = call.bool(12, "replace")?;
+        // First the queue, then its schedules: `queue_drop` locks them in this order.
+        rights::with(&queue, Right::Manage, || queue::lock_against_drop(&queue))?;
         // A schedule that is replaced may push into another queue now.
         lock_schedule(wanted.name, None)?;
-        let (was_created, next) = rights::with(&queue, Right::Manage, || {
-            queue::lock_against_drop(&queue)?;
-            run::create(&wanted, replace)
-        })?;
+        let (was_created, next) =
+            rights::with(&queue, Right::Manage, || run::create(&wanted, replace))?;
         commit::schedules_changed();
         Ok(call.record(&[Arg::from(was_created), Arg::timestamp(next)]))
     })
