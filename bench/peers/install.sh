@@ -18,8 +18,9 @@ done_before() { [[ $(cat "$1/.installed" 2>/dev/null) == "$(stamp "${@:2}")" ]];
 
 case ${1:-} in
   node)
-    done_before "$here/node_modules" "$here/package-lock.json" && exit 0
     command -v npm >/dev/null || die "there is no npm"
+    run_quiet "bench-peers: the package for TypeScript" "$log" flock "$ROOT/.pg/typescript.lock" "$ROOT/clients/typescript/conformance/build"
+    done_before "$here/node_modules" "$here/package-lock.json" && exit 0
     cd "$here"
     # The scripts of packages are not run. node-linux-* has the Node that the newest versions need,
     # because that of Debian may be older.

@@ -1,5 +1,5 @@
 //! Tests of the example workers in Rust and psql.
-//! The suites in tests/npm and tests/python test those in Node and Python.
+//! The suites of the packages test those in Node and Python.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
