@@ -8,7 +8,7 @@ one fmt cargo fmt --all --check
 # This checks the library, where unwrap and expect are denied, and its tests.
 one clippy cargo clippy --all-targets --no-default-features --features "$FEATURE" -- -D warnings
 if [[ -e tests/client/Cargo.toml ]]; then
-  one clippy-client cargo clippy -p fetchq-client-tests -p fetchq-conformance -p fetchq-rust-worker --all-targets -- -D warnings
+  one clippy-client cargo clippy -p fetchq-client-tests -p fetchq-conformance --all-targets -- -D warnings
 else
   echo "FAILED: clippy-client: tests/client/Cargo.toml does not exist"
   count 0 1
