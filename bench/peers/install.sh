@@ -3,7 +3,7 @@
 # system: the packages of npm into bench/peers/node_modules, those of PyPI into .pg/peers/venv, and
 # PgQ, unpacked from its Debian package, into .pg/peers/pgq.
 #
-#   install.sh node | python | pgq
+#   install.sh node | python | rust | pgq
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"
@@ -35,6 +35,9 @@ case ${1:-} in
     run_quiet "bench-peers: pip install" "$log" "$venv/bin/pip" install --require-hashes --disable-pip-version-check -r "$here/requirements.txt"
     stamp "$here/requirements.txt" >"$venv/.installed"
     ;;
+  rust)
+    run_quiet "bench-peers: the crate for Rust" "$log" cargo build --quiet --release --locked -p fetchq-client --example fetchq-bench-peers
+    ;;
   pgq)
     # The server loads its library, so its user must be able to read it.
     folder=$STATE/peers-pgq
@@ -57,5 +60,5 @@ case ${1:-} in
     fi
     echo "$folder"
     ;;
-  *) die "install.sh: node, python or pgq" ;;
+  *) die "install.sh: node, python, rust or pgq" ;;
 esac

@@ -15,8 +15,8 @@ FETCHQ_PURGE = (SQL / "fetchq/purge.sql").read_text()
 
 @dataclass(frozen=True)
 class Peer:
-    """A system. `name` is its name in the results, and `client` a file of bench/peers/clients or a
-    folder of bench/peers/sql."""
+    """A system. `name` is its name in the results, and `client` a file of bench/peers/clients, a
+    folder of bench/peers/sql, or the driver that has the client in it."""
 
     name: str
     language: str
@@ -83,6 +83,8 @@ PEERS = [
          "default settings (`batch_size` 10, LISTEN, no limit of concurrency), asyncpg and uvloop as its command line", "pgqueuer"),
     Peer("fetchq Python, batches", "Python", BATCH, "fetchq_python_batch", FETCHQ_PURGE,
          "the loop of [workers](../../../docs/guides/workers.md#the-loop-in-one-call): `docs_next` with `max_docs` 100, four threads in one process"),
+    Peer("fetchq Rust", "Rust", ONE, "driver", FETCHQ_PURGE,
+         "[`fetchq-client`](../../../clients/rust/README.md) with tokio-postgres, `concurrency` 4, one thread for the handlers"),
     Peer("pgmq", "SQL", ONE, "pgmq", PGMQ_PURGE,
          "a procedure that loops over `read_with_poll` (5 s, every 100 ms, the default) and `delete`, four sessions", "pgmq"),
     Peer("fetchq SQL", "SQL", ONE, "fetchq", FETCHQ_PURGE,
@@ -104,6 +106,8 @@ def chosen(patterns: list[str]) -> list[Peer]:
 
 def driver(peer: Peer, action: str) -> list[str | Path]:
     """Returns the command that drives a client, and the first words of a process's command line."""
+    if peer.language == "Rust":
+        return [ROOT / "target/release/examples/fetchq-bench-peers", action]
     if peer.language == "Node":
         # The Node of the package, which is new enough for all; another architecture has that of PATH.
         own = sorted(FOLDER.glob("node_modules/node-linux-*/bin/node"))
