@@ -29,6 +29,7 @@ one words scripts/checks/words.py
 one words-self-test scripts/checks/words.py --self-test
 one links scripts/checks/links.py
 one links-self-test scripts/checks/links.py --self-test
+one book scripts/docs/book.py --check
 one workflows scripts/checks/workflows.py
 one workflows-self-test scripts/checks/workflows.py --self-test
 one packaging scripts/checks/packaging.py
