@@ -1,6 +1,6 @@
 # The scripts in scripts/ do all the work. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help console docs run start start-pg stop reset init psql setup build production clean ha move-test test test-run soak bench bench-peers lint fmt hooks matrix all install deb release version
+.PHONY: help book console docs run start start-pg stop reset init psql setup build production clean ha move-test test test-run soak bench bench-peers lint fmt hooks matrix all install deb release version
 SHELL := /bin/bash
 
 FOLDER ?= /usr/share/doc
@@ -12,6 +12,7 @@ DOCS ?= 1000000
 WORKERS ?= 16
 MOVE ?=
 PORT ?= 5432
+BOOK ?=
 CONSOLE_PORT ?= 8090
 ACTIONS ?= 0
 PG_CONFIGS ?=
@@ -61,6 +62,9 @@ test-run: ## build, run the SQL suites on the dev server
 docs: ## write the generated pages and pictures of docs/
 	@scripts/setup.sh && scripts/build.sh && scripts/cluster.sh dev start && \
 	  eval "$$(scripts/cluster.sh dev env)" && scripts/docs.sh
+
+book: ## build the documentation as a site with search; BOOK=--serve shows it
+	@scripts/book.sh $(BOOK)
 
 lint: ## check format, lints, structure, links and scripts
 	@scripts/test.sh lint
@@ -128,6 +132,7 @@ clean: ## stop all servers of this checkout, remove their data and everything th
 #=              /opt/pg*)
 #= DESTDIR      for install: the folder that takes the place of /
 #= FOLDER       for run: the folder whose files are processed (/usr/share/doc)
+#= BOOK         for book: --serve shows the site on http://localhost:8091/
 #= CONSOLE_PORT for console: its port (8090; another one if that is taken)
 #= ACTIONS      for console: 1 allows actions; otherwise it is read-only
 #= MINUTES      for soak: how long it runs (30)

@@ -35,7 +35,7 @@ from harness.scenarios import Bench  # noqa: E402
 
 def installed(peers: list[Peer], skipped: list[str], progress: Progress) -> tuple[list[Peer], Path | None]:
     """Installs what the systems need. One that cannot be installed is left out."""
-    needs = {"Node": "node", "Python": "python"}
+    needs = {"Node": "node", "Python": "python", "Rust": "rust"}
     wanted = {needs.get(peer.language) or (peer.package if peer.package == "pgq" else "") for peer in peers} - {""}
     wrong: dict[str, str] = {}
     pgq = None

@@ -22,6 +22,9 @@ folder=$STATE/ha
 # It removes the processes and the namespaces itself when it is interrupted, and those that an earlier one
 # has left when it was killed.
 rc=0
+# The worker of examples/ runs with the package of this checkout.
+clients/python/conformance/build
+export FETCHQ_PYTHON=$ROOT/.pg/python-client/bin/python
 FETCHQ_PG_BINDIR=$PG_BINDIR /usr/bin/python3 tests/ha/failover.py --folder "$folder" "$@" 9>&- & program=$!
 trap 'kill -TERM "$program" 2>/dev/null' INT TERM HUP
 wait "$program" || rc=$?

@@ -34,7 +34,7 @@ PLACES = [
     ("docker/Dockerfile", r"^ARG FETCHQ_VERSION=|fetchq/fetchq:\d+-"),
     ("docker/compose.yml", r'FETCHQ_VERSION: "|fetchq\}:\$\{PG_MAJOR:-\d+\}-|fetchq\}-console:'),
     ("packaging/cloudnativepg/*.yaml", r'^ +version: "|fetchq/fetchq(?:-cnpg)?:\d+-'),
-    ("docs/guides/*.md", r"fetchq/fetchq(?:-cnpg)?:\d+-|fetchq/fetchq-console:"),
+    ("docs/guides/*.md", r"[\w.]+/fetchq(?:-cnpg)?:\d+-|fetchq/fetchq-console:"),
     ("tests/conformance/README.md", r'"client": "fetchq '),
     ("tests/pg_regress/expected/metric_export.out", r'"version": "'),
 ]

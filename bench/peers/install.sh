@@ -3,7 +3,7 @@
 # system: the packages of npm into bench/peers/node_modules, those of PyPI into .pg/peers/venv, and
 # PgQ, unpacked from its Debian package, into .pg/peers/pgq.
 #
-#   install.sh node | python | pgq
+#   install.sh node | python | rust | pgq
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"
@@ -18,8 +18,9 @@ done_before() { [[ $(cat "$1/.installed" 2>/dev/null) == "$(stamp "${@:2}")" ]];
 
 case ${1:-} in
   node)
-    done_before "$here/node_modules" "$here/package-lock.json" && exit 0
     command -v npm >/dev/null || die "there is no npm"
+    run_quiet "bench-peers: the package for TypeScript" "$log" flock "$ROOT/.pg/typescript.lock" "$ROOT/clients/typescript/conformance/build"
+    done_before "$here/node_modules" "$here/package-lock.json" && exit 0
     cd "$here"
     # The scripts of packages are not run. node-linux-* has the Node that the newest versions need,
     # because that of Debian may be older.
@@ -33,6 +34,9 @@ case ${1:-} in
     run_quiet "bench-peers: venv" "$log" /usr/bin/python3 -m venv "$venv"
     run_quiet "bench-peers: pip install" "$log" "$venv/bin/pip" install --require-hashes --disable-pip-version-check -r "$here/requirements.txt"
     stamp "$here/requirements.txt" >"$venv/.installed"
+    ;;
+  rust)
+    run_quiet "bench-peers: the crate for Rust" "$log" cargo build --quiet --release --locked -p fetchq-client --example fetchq-bench-peers
     ;;
   pgq)
     # The server loads its library, so its user must be able to read it.
@@ -56,5 +60,5 @@ case ${1:-} in
     fi
     echo "$folder"
     ;;
-  *) die "install.sh: node, python or pgq" ;;
+  *) die "install.sh: node, python, rust or pgq" ;;
 esac

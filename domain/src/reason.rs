@@ -707,11 +707,11 @@ mod tests {
     }
 
     #[test]
-    fn the_operations_guide_has_every_code() {
-        let guide = include_str!("../../docs/guides/operations.md");
+    fn the_guide_to_troubleshooting_has_every_code() {
+        let guide = include_str!("../../docs/guides/troubleshooting.md");
         for reason in Reason::ALL {
             let row = format!("| `{}` |", reason.code());
-            assert!(guide.contains(&row), "operations.md has no row {row}");
+            assert!(guide.contains(&row), "troubleshooting.md has no row {row}");
         }
     }
 }

@@ -145,7 +145,7 @@ class Pages:
             if not form["comment"]:
                 problems.append(f"{self.signature(form)} has no comment")
             what = "A procedure: CALL it. " if form["is_procedure"] else ""
-            lines.append(f"- `{self.signature(form)}`: {what}{sentence(form['comment'])}")
+            lines.append(f"- `{self.signature(form)}`: {what}{sentence(form['comment']).replace('<', '&lt;')}")
         if name in self.both:
             lines += ["", f"Also a [call of fetchq 4]({COMPATIBLE})."]
         seen, rows = set(), []

@@ -11,7 +11,7 @@ set -euo pipefail
 needs tests/client/Cargo.toml
 
 compile() {
-  cargo build --profile client -p fetchq-rust-worker -p fetchq-console
+  cargo build --profile client -p fetchq-console
   cargo test --profile client -p fetchq-client-tests --no-run
 }
 if [[ ${1:-} == --compile ]]; then compile; exit; fi

@@ -8,7 +8,7 @@ one fmt cargo fmt --all --check
 # This checks the library, where unwrap and expect are denied, and its tests.
 one clippy cargo clippy --all-targets --no-default-features --features "$FEATURE" -- -D warnings
 if [[ -e tests/client/Cargo.toml ]]; then
-  one clippy-client cargo clippy -p fetchq-client-tests -p fetchq-conformance -p fetchq-rust-worker --all-targets -- -D warnings
+  one clippy-client cargo clippy -p fetchq-client-tests -p fetchq-conformance --all-targets -- -D warnings
 else
   echo "FAILED: clippy-client: tests/client/Cargo.toml does not exist"
   count 0 1
@@ -29,6 +29,7 @@ one words scripts/checks/words.py
 one words-self-test scripts/checks/words.py --self-test
 one links scripts/checks/links.py
 one links-self-test scripts/checks/links.py --self-test
+one book scripts/docs/book.py --check
 one workflows scripts/checks/workflows.py
 one workflows-self-test scripts/checks/workflows.py --self-test
 one packaging scripts/checks/packaging.py

@@ -2,7 +2,7 @@
 //! advances change them.
 //!
 //! There is no PostgreSQL in here. The caller holds the lock of the bucket: shared for
-//! methods on `&self`, exclusive for methods on `&mut self`. docs/internals/engine.md has the
+//! methods on `&self`, exclusive for methods on `&mut self`. The module `ready` has the
 //! argument for each rule.
 
 use std::sync::atomic::Ordering;

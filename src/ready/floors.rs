@@ -10,7 +10,7 @@
 //! *notes* it, which lowers the floor.
 //!
 //! A floor only says where to start. The row decides who gets a document.
-//! docs/internals/engine.md argues why a floor never hides a document.
+//! The module `ready` argues why a floor never hides a document.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 

@@ -2,7 +2,7 @@
 //! queue. This file holds its state and the rules that concern a single group.
 //!
 //! There is no PostgreSQL in here. The caller holds the lock of the bucket that the group
-//! belongs to. docs/internals/engine.md has the argument for each rule.
+//! belongs to. The module `ready` has the argument for each rule.
 
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};

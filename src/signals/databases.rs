@@ -4,6 +4,30 @@
 //! There may be more databases than background workers. A background worker that leaves its
 //! database to another one records when it has to be back. A session that adds something
 //! earlier moves that time, and the launcher starts a background worker when it has come.
+//!
+//! Why no signal is lost:
+//!
+//! - A background worker that leaves computes that time from its calendar, its schedules, the
+//!   slow jobs and the bound sessions. It empties its slot first and looks for signals
+//!   afterwards. A session sends its signal first and looks afterwards whether the slot is still
+//!   occupied; if not, it lowers `wakes_at` and wakes the launcher if that sleeps longer. All
+//!   four accesses are in one order (sequentially consistent), so at least one of the two notices
+//!   the other.
+//! - A background worker that starts occupies its slot first, then sets `wakes_at` to "never",
+//!   and then examines everything. So a signal of before reaches it by what it examines, and one
+//!   of after by its slot. A session that has found no slot just before may lower `wakes_at`
+//!   after that; the cost is a visit that finds nothing.
+//! - The exit of a background worker never raises `wakes_at`, it only lowers it.
+//! - Entries of the board for background workers serve one database after the other. A process
+//!   holds its entry from its start to its exit, also after it has left its slot, and only then
+//!   it can write what it records of itself. The launcher assigns an entry anew only when no
+//!   process holds it, and each assignment has a generation. A process that a former launcher has
+//!   started, and that begins after its assignment has ended, cannot hold the entry. A jobs
+//!   process does not look at the entry of its background worker at all: it is started for a
+//!   database.
+//! - A new background worker does not examine each queue: where the due floors say when something
+//!   is due, that is enough. All queues are examined every five minutes as before, and a sweep
+//!   that was not finished goes on where it ended.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicUsize, Ordering};
 

@@ -127,15 +127,14 @@ class Run:
         self.example.start()
 
     def run_example(self):
-        """The worker of examples/ in Python, which ends when it loses its connection: it is started again,
-        as systemd does."""
-        env = {**os.environ, "DATABASE_URL": self.conninfo(), "LEASE": "30"}
+        """The worker of examples/ in Python. It connects again by itself, and is started again if it ends."""
+        env = {**os.environ, "DATABASE_URL": self.conninfo()}
         program = str(ROOT / "examples" / "python_worker.py")
         with open(self.logs / "example.err", "ab") as log:
             while self.example_runs:
-                worker = subprocess.Popen([PYTHON, program, "jobs", "example"], env=env, stdout=log, stderr=log, preexec_fn=with_parent)
-                # As a unit with RuntimeMaxSec, or a check of its life, would end it: where the server stands
-                # still and nothing is between them, the example waits for its answer.
+                worker = subprocess.Popen([os.environ["FETCHQ_PYTHON"], program], env=env, stdout=log, stderr=log, preexec_fn=with_parent)
+                # As a probe of its health would end it: where the server stands still and nothing is between
+                # them, the example waits for its answer.
                 ends_at = time.monotonic() + 45
                 while worker.poll() is None:
                     if not self.example_runs or time.monotonic() > ends_at:

@@ -9,14 +9,16 @@ from .systems import PEERS
 
 def lines(record: Record) -> list[str]:
     shown = []
+    # One that is newer than the run is not in it.
+    peers = [peer for peer in PEERS if any(key[2] == peer.name for key in record.values)]
     for variant in VARIANTS:
         if not any(key[1] == variant.name for key in record.values):
             continue
-        shown += [f"#### {variant.name[0].upper()}{variant.name[1:]}", "", *table(record, PEERS, variant.name), ""]
-        found = factors(record, PEERS, variant.name)
+        shown += [f"#### {variant.name[0].upper()}{variant.name[1:]}", "", *table(record, peers, variant.name), ""]
+        found = factors(record, peers, variant.name)
         if found:
             shown += ["How many times fetchq is better; in bold where it is worse:", "", *found, ""]
-    lost = losses(record, PEERS)
+    lost = losses(record, peers)
     return [*shown, "#### Where fetchq loses", "", *(lost or ["Nowhere."])]
 
 

@@ -15,8 +15,8 @@ FETCHQ_PURGE = (SQL / "fetchq/purge.sql").read_text()
 
 @dataclass(frozen=True)
 class Peer:
-    """A system. `name` is its name in the results, and `client` a file of bench/peers/clients or a
-    folder of bench/peers/sql."""
+    """A system. `name` is its name in the results, and `client` a file of bench/peers/clients, a
+    folder of bench/peers/sql, or the driver that has the client in it."""
 
     name: str
     language: str
@@ -64,7 +64,7 @@ PEERS = [
     Peer("graphile-worker", "Node", ONE, "graphile-worker", GRAPHILE_PURGE,
          "default settings (`maxPoolSize` 10, LISTEN), `concurrentJobs` 4", "graphile-worker"),
     Peer("fetchq Node", "Node", ONE, "fetchq-node", FETCHQ_PURGE,
-         "[examples/node-worker.mjs](../../../examples/node-worker.mjs), four copies in one process"),
+         "[`@fetchq/client`](../../../clients/typescript/README.md) with node-postgres, `prepare`, `concurrency` 4"),
     Peer("graphile-worker, batches", "Node", BATCH, "graphile-worker-batch", GRAPHILE_PURGE,
          "the settings of its page about performance: `localQueue.size` 500, `completeJobBatchDelay` 0, `failJobBatchDelay` 0; `concurrentJobs` 4",
          "graphile-worker"),
@@ -78,11 +78,13 @@ PEERS = [
     Peer("procrastinate", "Python", ONE, "procrastinate_app", "delete from procrastinate_jobs where status = 'todo';",
          "default settings (psycopg with a pool, `listen_notify`, jobs are kept), `concurrency` 4", "procrastinate"),
     Peer("fetchq Python", "Python", ONE, "fetchq_python", FETCHQ_PURGE,
-         "[examples/python_worker.py](../../../examples/python_worker.py), four copies as threads of one process"),
+         "[`fetchq`](../../../clients/python/README.md) with psycopg, handlers in threads, `concurrency` 4"),
     Peer("pgqueuer", "Python", BATCH, "pgqueuer_app", "delete from pgqueuer where status = 'queued';",
          "default settings (`batch_size` 10, LISTEN, no limit of concurrency), asyncpg and uvloop as its command line", "pgqueuer"),
     Peer("fetchq Python, batches", "Python", BATCH, "fetchq_python_batch", FETCHQ_PURGE,
          "the loop of [workers](../../../docs/guides/workers.md#the-loop-in-one-call): `docs_next` with `max_docs` 100, four threads in one process"),
+    Peer("fetchq Rust", "Rust", ONE, "driver", FETCHQ_PURGE,
+         "[`fetchq-client`](../../../clients/rust/README.md) with tokio-postgres, `concurrency` 4, one thread for the handlers"),
     Peer("pgmq", "SQL", ONE, "pgmq", PGMQ_PURGE,
          "a procedure that loops over `read_with_poll` (5 s, every 100 ms, the default) and `delete`, four sessions", "pgmq"),
     Peer("fetchq SQL", "SQL", ONE, "fetchq", FETCHQ_PURGE,
@@ -104,6 +106,8 @@ def chosen(patterns: list[str]) -> list[Peer]:
 
 def driver(peer: Peer, action: str) -> list[str | Path]:
     """Returns the command that drives a client, and the first words of a process's command line."""
+    if peer.language == "Rust":
+        return [ROOT / "target/release/examples/fetchq-bench-peers", action]
     if peer.language == "Node":
         # The Node of the package, which is new enough for all; another architecture has that of PATH.
         own = sorted(FOLDER.glob("node_modules/node-linux-*/bin/node"))

@@ -1,29 +1,43 @@
-"""The code of the README and of the guide runs as it stands there, block after block."""
+"""The code of the README and of the guides runs as it stands there, block after block, and the worker in examples/."""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Db
+from conftest import Db, until
 
 from fetchq.testing import drain
 
 HERE = Path(__file__).resolve().parents[1]
-PAGES = {"README.md": HERE / "README.md", "python.md": HERE.parents[1] / "docs/guides/python.md"}
+ROOT = HERE.parents[1]
+PAGES = {"README.md": HERE / "README.md"} | {p: ROOT / "docs/guides" / p for p in ("python.md", "recipes.md")}
+# The blocks of code, and what a page adds in comments.
+BLOCK = re.compile(r"^```python\n(.*?)^```|^<!-- run python: (.*?) -->$", re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_code_runs(page: str, db: Db, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def address(db: Db, url: str) -> Iterator[str]:
+    """A database of its own."""
     name = f"{db.queue()}_docs"
     db.sql(f"create database {name}")
     address = f"{url.rsplit('/', 1)[0]}/{name}"
     Db(address).sql("create extension fetchq")
+    yield address
+    db.sql(f"drop database {name} with (force)")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_code_runs(page: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", address)
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGES[page].read_text(), re.DOTALL | re.MULTILINE)
+    blocks = [code or added for code, added in BLOCK.findall(PAGES[page].read_text())]
     assert len(blocks) > 3
     module = types.ModuleType("docs")
     monkeypatch.setitem(sys.modules, "docs", module)
@@ -37,7 +51,7 @@ def test_the_code_runs(page: str, db: Db, url: str, monkeypatch: pytest.MonkeyPa
         assert seen.value(kept) >= (2 if page == "README.md" else 4)
         if page == "README.md":
             assert seen.value("select count(*) from users") == 2
-        else:
+        elif page == "python.md":
             # The middleware of the last block has written it.
             headers = "select count(*) from fetchq.queue_history('mail') h where h.headers ->> 'tenant' = 'acme'"
             assert seen.value(headers) == 1
@@ -45,18 +59,13 @@ def test_the_code_runs(page: str, db: Db, url: str, monkeypatch: pytest.MonkeyPa
         for thing in ("pool", "app"):
             if thing in space:
                 space[thing].close()
-        db.sql(f"drop database {name} with (force)")
 
 
-def test_the_code_of_the_first_page_runs(db: Db, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = f"{db.queue()}_first"
-    db.sql(f"create database {name}")
-    address = f"{url.rsplit('/', 1)[0]}/{name}"
+def test_the_code_of_the_first_page_runs(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Db(address)
-    seen.sql("create extension fetchq; create table users (mail text)")
+    seen.sql("create table users (mail text)")
     monkeypatch.setenv("DATABASE_URL", address)
-    page = (HERE.parents[1] / "README.md").read_text()
-    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (block,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     module = types.ModuleType("first")
     monkeypatch.setitem(sys.modules, "first", module)
     try:
@@ -67,4 +76,22 @@ def test_the_code_of_the_first_page_runs(db: Db, url: str, monkeypatch: pytest.M
     finally:
         if "app" in vars(module):
             vars(module)["app"].close()
-        db.sql(f"drop database {name} with (force)")
+
+
+def test_the_example_writes_results_rejects_what_fails_and_stops(address: str) -> None:
+    db = Db(address)
+    db.sql("create table results (subject text, result jsonb)")
+    db.sql("select fetchq.queue_create('jobs')")
+    db.sql("select fetchq.doc_put('jobs', 'first')")
+    db.sql("""select fetchq.doc_put('jobs', 'second', '{"fail": "bad luck"}')""")
+    program = [sys.executable, str(ROOT / "examples" / "python_worker.py")]
+    with subprocess.Popen(program, env={**os.environ, "DATABASE_URL": address}) as worker:
+        try:
+            until("a result", lambda: db.sql("select subject from results"))
+            until("a rejection", lambda: db.has_failed("jobs", "second"))
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(30) == 0
+        finally:
+            worker.kill()
+    assert db.sql("select subject, result from results") == [("first", {"worked": True})]
+    assert db.value("select last_error from fetchq.doc_get('jobs', 'second')") == "bad luck"

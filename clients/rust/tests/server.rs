@@ -394,3 +394,70 @@ async fn a_fake_records_puts_and_needs_no_server() -> Tested {
     assert!(client.get("q", "seven").await.is_err());
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_worker_in_examples_writes_results_rejects_what_fails_and_stops() -> Tested {
+    let admin = db().await?;
+    for sql in [
+        "drop database if exists rust_example with (force)",
+        "create database rust_example template template0",
+    ] {
+        admin.sql(sql).await?;
+    }
+    let url = format!(
+        "{}/rust_example",
+        url()?.rsplit_once('/').ok_or("no database")?.0
+    );
+    let db = Db {
+        client: Client::new(TokioPostgres::connect(&url, 1)?),
+        queue: "jobs".into(),
+    };
+    for sql in [
+        "create extension fetchq",
+        "select fetchq.queue_create('jobs')",
+        "select fetchq.doc_put('jobs', 'first')",
+        r#"select fetchq.doc_put('jobs', 'second', '{"fail": "bad luck"}')"#,
+        "create table results (subject text, result jsonb)",
+    ] {
+        db.sql(sql).await?;
+    }
+    // The worker is built with the tests, beside them.
+    let here = std::env::current_exe()?;
+    let folder = here.ancestors().nth(2).ok_or("no folder")?;
+    let mut worker = tokio::process::Command::new(folder.join("examples/rust-worker"))
+        .env("DATABASE_URL", &url)
+        .kill_on_drop(true)
+        .spawn()?;
+    db.until("first", "completed").await?;
+    let end = Instant::now() + Duration::from_secs(30);
+    let error = loop {
+        let doc = db
+            .client
+            .get("jobs", "second")
+            .await?
+            .ok_or("no document")?;
+        match doc.last_error {
+            Some(error) => break error,
+            None => assert!(Instant::now() < end, "it is not rejected: {}", doc.status),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert_eq!(error, "bad luck");
+    let pid = worker.id().ok_or("it has ended")?.to_string();
+    let kill = std::process::Command::new("kill")
+        .args(["-TERM", &pid])
+        .status()?;
+    assert!(kill.success());
+    let ended = tokio::time::timeout(Duration::from_secs(30), worker.wait()).await??;
+    assert_eq!(ended.code(), Some(0));
+    let rows = db.sql("select subject, result from results").await?;
+    assert_eq!(rows.len(), 1);
+    let (subject, result): (String, Value) = (rows[0].get(0), rows[0].get(1));
+    assert_eq!(
+        (subject.as_str(), result),
+        ("first", json!({"worked": true}))
+    );
+    db.client.driver().pool().close();
+    admin.sql("drop database rust_example with (force)").await?;
+    Ok(())
+}

@@ -1,7 +1,8 @@
 // Makes a program of the code of each page: its `ts` blocks, and what its comments `<!-- run: … -->` add, in order.
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 
-const pages = { readme: 'README.md', guide: '../../docs/guides/typescript.md' };
+const guides = '../../docs/guides';
+const pages = { readme: 'README.md', guide: `${guides}/typescript.md`, recipes: `${guides}/recipes.md` };
 rmSync('tests/pages', { recursive: true, force: true });
 mkdirSync('tests/pages', { recursive: true });
 for (const [name, page] of Object.entries(pages)) {

@@ -1,19 +1,12 @@
-//! Tests of the example workers in Rust and psql.
-//! The suites in tests/npm and tests/python test those in Node and Python.
+//! Tests of the example worker in psql. The suites of the clients test the other ones.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use fetchq_client_tests::{
-    Database, Server, Session, counters_are_exact, program, run, wait_until,
-};
+use fetchq_client_tests::{Database, Server, Session, counters_are_exact, run, wait_until};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn rust() -> Command {
-    Command::new(program("fetchq-rust-worker"))
 }
 
 fn psql() -> Command {
@@ -94,8 +87,15 @@ async fn becomes(session: &Session, subject: &str, wanted: &str) {
     .await;
 }
 
-async fn runs_every_scenario(name: &str, command: fn() -> Command) {
-    let db = Server::of_suite().database(name).await;
+#[tokio::test]
+async fn the_worker_in_psql() {
+    let session = Server::of_suite().connect("postgres").await;
+    let version = session.text("show server_version_num").await;
+    if version.parse::<u32>().unwrap() < 140_000 {
+        // Before version 14 the server does not notice that psql was killed.
+        return;
+    }
+    let db = Server::of_suite().database("example_psql").await;
     let mut session = db.connect().await;
     session
         .sql(
@@ -107,7 +107,7 @@ async fn runs_every_scenario(name: &str, command: fn() -> Command) {
     // A document that succeeds, one that fails, one that is cancelled, one that outlasts its lease.
     put(&session, "good", "{}").await;
     put(&session, "bad", r#"{"fail": "bad luck"}"#).await;
-    let mut worker = Worker::start(command(), &db, "20", "3");
+    let mut worker = Worker::start(psql(), &db, "20", "3");
     becomes(&session, "good", "3 0").await;
     becomes(&session, "bad", "1 1").await;
     let error = "select last_error from fetchq_data.q__docs where subject = 'bad'";
@@ -126,7 +126,7 @@ async fn runs_every_scenario(name: &str, command: fn() -> Command) {
 
     // The worker has no time to finish: the document is released at once.
     put(&session, "endless", r#"{"sleep": 600}"#).await;
-    let mut worker = Worker::start(command(), &db, "0.3", "60");
+    let mut worker = Worker::start(psql(), &db, "0.3", "60");
     becomes(&session, "endless", "2 1").await;
     worker.signal("-TERM");
     assert_eq!(worker.status().await, Some(0));
@@ -134,7 +134,7 @@ async fn runs_every_scenario(name: &str, command: fn() -> Command) {
     assert_eq!(session.text(sql).await, "1 0");
 
     // A killed worker: its session ends, and so does the lease, long before it expires.
-    let mut worker = Worker::start(command(), &db, "20", "86400");
+    let mut worker = Worker::start(psql(), &db, "20", "86400");
     becomes(&session, "endless", "2 1").await;
     worker.kill_all();
     worker.status().await;
@@ -142,7 +142,7 @@ async fn runs_every_scenario(name: &str, command: fn() -> Command) {
 
     // An idle worker is asked to stop.
     session.sql("select fetchq.queue_truncate('q')").await;
-    let mut worker = Worker::start(command(), &db, "20", "60");
+    let mut worker = Worker::start(psql(), &db, "20", "60");
     put(&session, "last", "{}").await;
     becomes(&session, "last", "3 0").await;
     session.sql("select fetchq.worker_stop('example')").await;
@@ -156,8 +156,9 @@ async fn runs_every_scenario(name: &str, command: fn() -> Command) {
 
 /// A document that fails is rejected with its error, whatever the error is, and the worker goes on.
 /// The finished document is settled when the next one cannot be leased.
-async fn survives_its_documents(name: &str, command: fn() -> Command) {
-    let db = Server::of_suite().database(name).await;
+#[tokio::test]
+async fn the_worker_in_psql_survives_its_documents() {
+    let db = Server::of_suite().database("example_psql_fails").await;
     let mut session = db.connect().await;
     session
         .sql(
@@ -177,7 +178,7 @@ async fn survives_its_documents(name: &str, command: fn() -> Command) {
     let long = "é".repeat(9000);
     put(&session, "verbose", &format!("{{\"fail\": \"{long}\"}}")).await;
     put(&session, "after", "{}").await;
-    let mut worker = Worker::start(command(), &db, "20", "60");
+    let mut worker = Worker::start(psql(), &db, "20", "60");
     becomes(&session, "refused", "1 1").await;
     becomes(&session, "verbose", "1 1").await;
     becomes(&session, "after", "3 0").await;
@@ -192,7 +193,7 @@ async fn survives_its_documents(name: &str, command: fn() -> Command) {
     // The finished document is settled, and the error of the next one ends the worker.
     put(&session, "first", "{}").await;
     put(&session, "stuck", "{}").await;
-    let mut worker = Worker::start(command(), &db, "20", "60");
+    let mut worker = Worker::start(psql(), &db, "20", "60");
     assert_ne!(worker.status().await, Some(0));
     becomes(&session, "first", "3 0").await;
     becomes(&session, "stuck", "1 0").await;
@@ -200,30 +201,4 @@ async fn survives_its_documents(name: &str, command: fn() -> Command) {
     assert_eq!(session.text(results).await, "after first");
     counters_are_exact(&mut session, "q").await;
     db.remove().await;
-}
-
-#[tokio::test]
-async fn the_worker_in_rust_survives_its_documents() {
-    survives_its_documents("example_rust_fails", rust).await;
-}
-
-#[tokio::test]
-async fn the_worker_in_psql_survives_its_documents() {
-    survives_its_documents("example_psql_fails", psql).await;
-}
-
-#[tokio::test]
-async fn the_worker_in_rust() {
-    runs_every_scenario("example_rust", rust).await;
-}
-
-#[tokio::test]
-async fn the_worker_in_psql() {
-    let session = Server::of_suite().connect("postgres").await;
-    let version = session.text("show server_version_num").await;
-    if version.parse::<u32>().unwrap() < 140_000 {
-        // Before version 14 the server does not notice that psql was killed.
-        return;
-    }
-    runs_every_scenario("example_psql", psql).await;
 }

@@ -14,7 +14,7 @@ import {
   snooze,
 } from '@fetchq/client';
 import { textArray } from '#internal/driver.js';
-import { errorCode } from '#internal/errors.js';
+import { errorCode, text } from '#internal/errors.js';
 import { decode, encode, versions } from '#internal/task.js';
 import { Backoff, milliseconds } from '#internal/time.js';
 import * as v from 'valibot';
@@ -47,6 +47,14 @@ test('texts are cleaned of what PostgreSQL cannot store', () => {
   assert.equal(clean('a\ud800b'), 'a\ufffdb');
   assert.equal(clean('\ud83d\ude00'), '\ud83d\ude00');
   assert.equal(Array.from(clean('\ud83d\ude00'.repeat(3000))).length, 2000);
+});
+
+test('whatever is thrown has a message', () => {
+  assert.equal(text(new Error('bad luck')), 'bad luck');
+  assert.equal(text(new TypeError('')), 'TypeError');
+  assert.equal(text('just text'), 'just text');
+  assert.equal(text(undefined), 'undefined');
+  assert.equal(text(Object.create(null)), '[Object: null prototype] {}');
 });
 
 test('errors are told apart by their SQLSTATE, also where an ORM has wrapped them', () => {
