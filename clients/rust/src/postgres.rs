@@ -1,17 +1,23 @@
 //! The driver for tokio-postgres with the pool of deadpool.
 
+use std::any::TypeId;
 use std::fmt;
+use std::io;
 use std::ops::Deref;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, Runtime};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, poll_fn};
 use serde_json::Value;
-use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_postgres::config::Host;
+use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Socket, Transaction};
+use tokio_postgres::{AsyncMessage, CancelToken, Client, Config, NoTls, Socket, Transaction};
 
 use crate::driver::{Driver, Executor, Query, Row, Session};
 use crate::error::{Error, chain, told};
@@ -115,6 +121,7 @@ type Notices = Arc<Mutex<Vec<(String, String)>>>;
 
 struct Own<T> {
     client: Client,
+    config: Config,
     tls: T,
     notices: Notices,
     task: tokio::task::AbortHandle,
@@ -164,6 +171,7 @@ where
             });
             let own = Own {
                 client,
+                config: self.config.clone(),
                 tls: self.tls.clone(),
                 notices,
                 task: task.abort_handle(),
@@ -184,7 +192,7 @@ impl<T> Session for Own<T>
 where
     T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
     T::Stream: Send,
-    T::TlsConnect: Send,
+    T::TlsConnect: Send + Sync,
     <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
 {
     fn notices(&self) -> Vec<(String, String)> {
@@ -198,16 +206,130 @@ where
     fn cancel(&self) -> BoxFuture<'_, ()> {
         async move {
             let token = self.client.cancel_token();
-            let request = token.cancel_query(self.tls.clone());
-            if !matches!(
-                tokio::time::timeout(Duration::from_secs(5), request).await,
-                Ok(Ok(()))
-            ) {
+            // A task goes on when nobody waits for it any more: see `Patient`.
+            let request = if TypeId::of::<T>() == TypeId::of::<NoTls>() {
+                tokio::spawn(cancel(token, self.config.clone()))
+            } else {
+                let tls = Patient(self.tls.clone());
+                tokio::spawn(async move { token.cancel_query(tls).await.is_ok() })
+            };
+            let requested = tokio::time::timeout(Duration::from_secs(5), request).await;
+            if !matches!(requested, Ok(Ok(true))) {
                 // Such as behind a pooler that has no connection left for a request to cancel.
                 self.task.abort();
             }
         }
         .boxed()
+    }
+}
+
+/// Sends a request to cancel without TLS, to each host: those that do not know the session ignore it.
+async fn cancel(token: CancelToken, config: Config) -> bool {
+    let (hosts, addresses, ports) = (
+        config.get_hosts(),
+        config.get_hostaddrs(),
+        config.get_ports(),
+    );
+    let mut was_sent = false;
+    for at in 0..hosts.len().max(addresses.len()) {
+        let port = ports.get(at).or(ports.first()).copied().unwrap_or(5432);
+        let name = match (addresses.get(at), hosts.get(at)) {
+            (Some(address), _) => address.to_string(),
+            (None, Some(Host::Tcp(name))) => name.clone(),
+            #[cfg(unix)]
+            (None, Some(Host::Unix(folder))) => {
+                let path = folder.join(format!(".s.PGSQL.{port}"));
+                if let Ok(stream) = tokio::net::UnixStream::connect(path).await {
+                    let sent = token.cancel_query_raw(Patient(stream), NoTls).await;
+                    was_sent |= sent.is_ok();
+                }
+                continue;
+            }
+            (None, None) => continue,
+        };
+        if let Ok(stream) = tokio::net::TcpStream::connect((name, port)).await {
+            let sent = token.cancel_query_raw(Patient(stream), NoTls).await;
+            was_sent |= sent.is_ok();
+        }
+    }
+    was_sent
+}
+
+/// A connection for a request to cancel, which is open until the other side closes it. PgBouncer 1.18 ends
+/// with "bad client state" where a program hangs up before its request has been passed on, as `cancel_query` does.
+struct Patient<S>(S);
+
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut rest = [0; 64];
+        loop {
+            let mut rest = ReadBuf::new(&mut rest);
+            let read = ready!(Pin::new(&mut self.0).poll_read(cx, &mut rest));
+            if read.is_err() || rest.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}
+
+impl<S: TlsStream + Unpin> TlsStream for Patient<S> {
+    fn channel_binding(&self) -> ChannelBinding {
+        self.0.channel_binding()
+    }
+}
+
+impl<T> MakeTlsConnect<Socket> for Patient<T>
+where
+    T: MakeTlsConnect<Socket>,
+    <T::TlsConnect as TlsConnect<Socket>>::Future: Send + 'static,
+    T::Stream: 'static,
+    <T::TlsConnect as TlsConnect<Socket>>::Error: 'static,
+{
+    type Stream = Patient<T::Stream>;
+    type TlsConnect = Patient<T::TlsConnect>;
+    type Error = T::Error;
+
+    fn make_tls_connect(&mut self, domain: &str) -> Result<Self::TlsConnect, Self::Error> {
+        self.0.make_tls_connect(domain).map(Patient)
+    }
+}
+
+impl<C> TlsConnect<Socket> for Patient<C>
+where
+    C: TlsConnect<Socket>,
+    C::Future: Send + 'static,
+    C::Stream: 'static,
+    C::Error: 'static,
+{
+    type Stream = Patient<C::Stream>;
+    type Error = C::Error;
+    type Future = BoxFuture<'static, Result<Self::Stream, Self::Error>>;
+
+    fn connect(self, stream: Socket) -> Self::Future {
+        let connecting = self.0.connect(stream);
+        async move { connecting.await.map(Patient) }.boxed()
     }
 }
 

@@ -601,6 +601,11 @@ impl<D: Driver> Shared<D> {
             tracing::info!(target: "fetchq", worker = %self.name, "the worker polls every {} s, as its options say", engine.settings.poll);
         } else if !preloaded {
             engine.poll_from_now_on("the library fetchq is not in shared_preload_libraries");
+        } else {
+            for (group, look) in engine.first_looks().into_iter().enumerate() {
+                let rows = session.run(&look).await?;
+                engine.marked(group, rows.first());
+            }
         }
         Ok((session, heart))
     }

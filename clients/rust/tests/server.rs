@@ -206,6 +206,33 @@ async fn a_cancelled_document_stops_its_handler() -> Tested {
     Ok(())
 }
 
+/// `worker_stop` is a request in the database, and comes by the session that waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_and_a_cancel_reach_a_worker_without_a_free_slot() -> Tested {
+    let db = db().await?;
+    let handler = |_: Number, ctx: Context| async move {
+        Err::<Outcome, BoxError>(ctx.stopped().await.into())
+    };
+    let worker = db.worker().grace(Duration::ZERO).concurrency(1);
+    let running = worker.handle(handler, db.on()).start().await?;
+    db.client.put_many(vec![db.doc(1), db.doc(2)]).await?;
+    for subject in ["1", "2"] {
+        db.until(subject, "active").await?;
+        let began = Instant::now();
+        if subject == "1" {
+            assert!(db.client.cancel(&db.queue, subject).await?.was_cancelled);
+            db.until("2", "active").await?;
+        } else {
+            let stop = format!("select fetchq.worker_stop('{}')", running.name());
+            db.sql(&stop).await?;
+            running.join().await?;
+        }
+        println!("{subject}: after {} ms", began.elapsed().as_millis());
+    }
+    assert_eq!(db.status("2").await?, "pending");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_hands_back_what_does_not_end_in_time() -> Tested {
     let db = db().await?;

@@ -262,7 +262,10 @@ impl Engine {
             }
         }
         if !rows.is_empty() {
-            self.topics.tick.notify_one();
+            let is_waiting = s.groups[0].call.is_some();
+            if s.tick_at > now + if is_waiting { WATCH_AFTER } else { 0.1 } {
+                self.topics.tick.notify_one();
+            }
             self.topics.beat.notify_one();
             self.topics.wait();
         }

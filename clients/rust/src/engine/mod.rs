@@ -30,18 +30,18 @@ use crate::text::{Interval, array, between, clean, describe, map, seconds};
 
 /// For how long settlements are collected while other handlers run.
 const BATCH: f64 = 0.003;
-/// From which age on the waiting session watches the lease of a document. The end of one that is watched ends the
-/// wait, so short ones are not.
-const WATCH_AFTER: f64 = 0.1;
-/// The shortest wait while there are younger ones.
-const SHORT_WAIT: f64 = 0.05;
+/// From which age on the waiting session watches the lease of a document, and a worker without a free slot waits to be
+/// asked to stop. Most handlers have ended before, and need no wait to be begun anew.
+const WATCH_AFTER: f64 = 0.03;
+/// After how long a request to interrupt a wait is repeated: one that comes before the wait has begun does nothing.
+const AGAIN: f64 = 0.06;
+/// No document has this version: a wait for it ends for a request to stop, or for what becomes of a lease.
+const NO_VERSION: i64 = -(1 << 31);
 /// For how long a queue without documents may be left out of the wait.
 const HOLD: f64 = 0.05;
 /// The longest wait, and the longest behind a pooler, where it keeps a connection from all other programs.
 const LONGEST_WAIT: f64 = 60.0;
 const POOLED_WAIT: f64 = 10.0;
-/// How often a worker that is too busy to wait looks whether it was asked to stop.
-const PROBE: f64 = 5.0;
 /// A call that takes so long while a session waits may be held up by a pooler that is too small.
 const CROWDED: f64 = 2.0;
 /// How often a transactional handler runs anew after its connection has broken.
@@ -292,13 +292,15 @@ struct Group {
     mark: Option<String>,
     call: Option<WaitCall>,
     not_before: f64,
-    probe_at: f64,
+    /// Since when it has no queue to wait for, or since the wait before has ended.
+    busy_at: f64,
     timeout: f64,
     failures: u32,
     interrupted_at: f64,
 }
 
 struct WaitCall {
+    /// Those of whose documents it wants to know.
     queues: BTreeSet<String>,
     watched: HashSet<u64>,
     sent: f64,
@@ -370,6 +372,8 @@ struct State {
     fatal: Option<Error>,
     last_beat: Option<f64>,
     down_since: Option<f64>,
+    /// When deadlines are looked at next.
+    tick_at: f64,
     unknown: HashMap<String, f64>,
     metrics: Metrics,
 }
@@ -406,7 +410,7 @@ impl Engine {
             mark: None,
             call: None,
             not_before: 0.0,
-            probe_at: 0.0,
+            busy_at: NEVER,
             timeout: NEVER,
             failures: 0,
             interrupted_at: -NEVER,
@@ -443,6 +447,7 @@ impl Engine {
             fatal: None,
             last_beat: None,
             down_since: None,
+            tick_at: 0.0,
             unknown: HashMap::new(),
             metrics: Metrics::default(),
         };
@@ -507,11 +512,20 @@ impl State {
     }
 }
 
-fn watchable(s: &State, now: f64) -> Vec<u64> {
-    let old = s.runs.iter().filter(|(_, run)| {
-        now - run.sent >= WATCH_AFTER && run.reason().is_none() && !run.settling
-    });
-    old.map(|(id, _)| *id).collect()
+/// The leases that the waiting session should watch, and when another one will be old enough.
+fn watchable(s: &State, now: f64) -> (HashSet<u64>, f64) {
+    let (mut old, mut younger) = (HashSet::new(), NEVER);
+    for (id, run) in &s.runs {
+        let at = run.sent + WATCH_AFTER;
+        if run.reason().is_some() || run.settling {
+            continue;
+        } else if at <= now {
+            old.insert(*id);
+        } else {
+            younger = younger.min(at);
+        }
+    }
+    (old, younger)
 }
 
 fn tell(stored: Vec<Stored>, error: &Error) {

@@ -38,13 +38,27 @@ impl Engine {
                 call.interrupted = true;
             }
         }
-        let busy = !s.runs.is_empty() || s.stopping || !s.calls.is_empty();
+        let mut waits = s.groups.iter().filter_map(|group| group.call.as_ref());
+        let again = waits.any(|call| call.interrupted);
+        let busy = !s.runs.is_empty() || s.stopping || !s.calls.is_empty() || again;
         let mut next = now + if busy { 0.1 } else { 30.0 };
         for lane in &s.lanes {
-            if now < lane.quiet_at + HOLD && lane.quiet_at < NEVER {
-                next = next.min(lane.quiet_at + HOLD);
+            let held = lane.quiet_at + HOLD;
+            if now < held && held < NEVER {
+                next = next.min(held);
             }
         }
+        let first = &s.groups[0];
+        if let Some(call) = &first.call {
+            let (old, younger) = watchable(s, now);
+            let begin = if old.is_subset(&call.watched) {
+                younger
+            } else {
+                now
+            };
+            next = next.min(begin.max(first.interrupted_at + AGAIN).max(now + 0.005));
+        }
+        s.tick_at = next;
         (next, restart)
     }
 
@@ -117,16 +131,14 @@ impl Engine {
         }
     }
 
+    /// Whether the wait of a group has to be begun anew.
     fn outdated(&self, s: &State, at: usize, now: f64) -> bool {
         let group = &s.groups[at];
-        let Some(call) = group.call.as_ref().filter(|call| !call.interrupted) else {
+        let Some(call) = &group.call else {
             return false;
         };
-        if s.polling
-            || (s.finished() && s.runs.is_empty())
-            || (s.stopping && !call.queues.is_empty())
-        {
-            return true;
+        if now - group.interrupted_at < AGAIN {
+            return false;
         }
         let left_out = |lane: &usize| {
             let lane_ = &s.lanes[*lane];
@@ -134,14 +146,12 @@ impl Engine {
                 && self.quiet(s, *lane, now)
                 && now >= lane_.quiet_at + HOLD
         };
-        if group.lanes.iter().any(left_out) {
-            return true;
-        }
-        at == 0
-            && now - call.sent > 1.0
-            && watchable(s, now)
-                .iter()
-                .any(|id| !call.watched.contains(id))
+        call.interrupted
+            || s.polling
+            || (s.finished() && s.runs.is_empty())
+            || (s.stopping && !call.queues.is_empty())
+            || group.lanes.iter().any(left_out)
+            || (at == 0 && !watchable(s, now).0.is_subset(&call.watched))
     }
 
     /// Leases no more, and ends when all is settled, or when the grace is over.
