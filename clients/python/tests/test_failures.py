@@ -82,6 +82,15 @@ def test_a_first_signal_waits_and_a_second_one_ends_at_once(db: Db, kind: str, q
     assert db.state(queue, "long") == ("pending", 0)
 
 
+@pytest.mark.parametrize("text", ["", "\n", "no command\n", '\n{"id": 1, "do": "hello"}\n\n'])
+def test_the_adapter_ends_with_its_input(kind: str, text: str) -> None:
+    adapter = HERE.parent / "conformance/adapter.py"
+    ended = subprocess.run(
+        [sys.executable, adapter, kind], input=text, text=True, capture_output=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0 and ("hello" in text) == ('"reply": 1' in ended.stdout)
+
+
 def test_a_handler_that_hangs_does_not_keep_the_process(db: Db, queue: str, url: str) -> None:
     program = Program("sync", queue, url, "--grace", "0.5")
     put(db, queue, "hangs", '{"hang": 600}')
