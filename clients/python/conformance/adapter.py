@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -399,6 +400,16 @@ def block(seconds: float) -> None:
         pass
 
 
+def read(take: Callable[[dict[str, Any]], None], end: Callable[[], Any]) -> None:
+    """Reads commands until the end of the input, which ends the program, as does a line that is no command."""
+    try:
+        for text in sys.stdin:
+            if text.strip():
+                take(json.loads(text))
+    finally:
+        end()
+
+
 # ------------------------------------------------------------------------------------------------- threads
 
 
@@ -413,10 +424,10 @@ class Sync(Adapter):
             return self.gates.setdefault(name, threading.Event())
 
     def run(self) -> None:
-        # Signals reach the main thread only, which waits for nothing else.
-        threading.Thread(target=self.read, daemon=True).start()
         self.signals: Any = None
         self.over = threading.Event()
+        # Signals reach the main thread only, which waits for nothing else.
+        threading.Thread(target=read, args=(self.take, self.over.set), daemon=True).start()
         while not self.over.wait(0.1):
             if (todo := self.signals) is not None:
                 self.signals = None
@@ -427,13 +438,8 @@ class Sync(Adapter):
             worker.join(10)
         os._exit(0)
 
-    def read(self) -> None:
-        for text in sys.stdin:
-            line = json.loads(text)
-            threading.Thread(target=self.answer, args=(line,), daemon=True).start()
-            if line["do"] in ("hello", "connect"):
-                time.sleep(0)
-        self.over.set()
+    def take(self, line: dict[str, Any]) -> None:
+        threading.Thread(target=self.answer, args=(line,), daemon=True).start()
 
     def answer(self, line: dict[str, Any]) -> None:
         try:
@@ -636,12 +642,11 @@ class Async(Adapter):
         self.over = asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def read() -> None:
-            for text in sys.stdin:
-                loop.call_soon_threadsafe(lambda line=json.loads(text): self.spawn(self.answer(line)))
-            loop.call_soon_threadsafe(self.over.set)
+        def take(line: dict[str, Any]) -> None:
+            loop.call_soon_threadsafe(lambda: self.spawn(self.answer(line)))
 
-        threading.Thread(target=read, daemon=True).start()
+        end = functools.partial(loop.call_soon_threadsafe, self.over.set)
+        threading.Thread(target=read, args=(take, end), daemon=True).start()
         await self.over.wait()
         for worker in self.workers.values():
             worker.stop(grace=0)

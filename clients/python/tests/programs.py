@@ -18,8 +18,7 @@ aapp = AsyncApp()
 
 def work(payload: dict, ctx: Any) -> Any:
     """Does what its payload says, and stores that it has begun."""
-    if payload.get("sleep"):
-        ctx.step("began", lambda: True)
+    ctx.step("began", lambda: True)
     if seconds := payload.get("hang"):
         time.sleep(seconds)
     if seconds := payload.get("sleep"):
@@ -28,8 +27,7 @@ def work(payload: dict, ctx: Any) -> Any:
 
 
 async def awork(payload: dict, ctx: Any) -> Any:
-    if payload.get("sleep"):
-        await ctx.step("began", lambda: True)
+    await ctx.step("began", lambda: True)
     if seconds := payload.get("hang"):
         time.sleep(seconds)
     if seconds := payload.get("sleep"):

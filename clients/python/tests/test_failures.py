@@ -66,13 +66,16 @@ def put(db: Db, queue: str, subject: str, payload: str = "{}") -> None:
     db.sql("select fetchq.doc_put(%s, %s, %s)", queue, subject, payload)
 
 
+def has_begun(db: Db, queue: str, subject: str) -> bool:
+    """Whether its handler has. What is leased and has not begun goes back at once."""
+    return db.value("select progress is not null from fetchq.doc_get(%s, %s)", queue, subject)
+
+
 def test_a_first_signal_waits_and_a_second_one_ends_at_once(db: Db, kind: str, queue: str, url: str) -> None:
     program = Program(kind, queue, url, "--grace", "600")
     put(db, queue, "short", '{"sleep": 1.5}')
     put(db, queue, "long", '{"sleep": 600}')
-    # What is leased and has not begun goes back at once.
-    begun = "select progress is not null from fetchq.doc_get(%s, %s)"
-    until("both have begun", lambda: db.value(begun, queue, "short") and db.value(begun, queue, "long"))
+    until("both have begun", lambda: has_begun(db, queue, "short") and has_begun(db, queue, "long"))
     program.send(signal.SIGTERM)
     until("it is completed", lambda: db.state(queue, "short") == ("completed", 0))
     assert program.process.poll() is None
@@ -82,10 +85,19 @@ def test_a_first_signal_waits_and_a_second_one_ends_at_once(db: Db, kind: str, q
     assert db.state(queue, "long") == ("pending", 0)
 
 
+@pytest.mark.parametrize("text", ["", "\n", "no command\n", '\n{"id": 1, "do": "hello"}\n\n'])
+def test_the_adapter_ends_with_its_input(kind: str, text: str) -> None:
+    adapter = HERE.parent / "conformance/adapter.py"
+    ended = subprocess.run(
+        [sys.executable, adapter, kind], input=text, text=True, capture_output=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0 and ("hello" in text) == ('"reply": 1' in ended.stdout)
+
+
 def test_a_handler_that_hangs_does_not_keep_the_process(db: Db, queue: str, url: str) -> None:
     program = Program("sync", queue, url, "--grace", "0.5")
     put(db, queue, "hangs", '{"hang": 600}')
-    until("it runs", lambda: db.state(queue, "hangs")[0] == "active")
+    until("it runs", lambda: has_begun(db, queue, "hangs"))
     program.send(signal.SIGTERM)
     code, errors = program.end()
     assert code == 0 and "does not stop" in errors

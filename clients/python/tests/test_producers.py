@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -88,7 +90,7 @@ def test_django(db: Db, url: str) -> None:
         database |= {"PASSWORD": parts["password"], "HOST": parts["host"], "PORT": parts["port"]}
         settings.configure(DATABASES={"default": database}, INSTALLED_APPS=["fetchq.django"])
         django.setup()
-    from django.db import connection, transaction
+    from django.db import DatabaseError, connection, transaction
 
     from fetchq.django import conninfo
 
@@ -99,6 +101,22 @@ def test_django(db: Db, url: str) -> None:
     with transaction.atomic():
         mail.put(Mail("bob"), conn=connection)
     assert count(db, mail) == 1
+    guide = Path(__file__).resolve().parents[3] / "docs/guides/python.md"
+    (recipe,) = re.findall(r"^```py\n(from django\.db .*?)^```", guide.read_text(), re.DOTALL | re.MULTILINE)
+    names = {"send_mail": mail, "Mail": Mail}
+    with pytest.raises(DatabaseError), transaction.atomic():
+        exec(recipe, names)  # There is no such table.
+    assert not db.state(mail.queue, "fay")
+    db.sql("create table accounts (email text)")
+    try:
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            exec(recipe, names)
+            raise ZeroDivisionError
+        assert not db.state(mail.queue, "fay") and not db.sql("table accounts")
+        exec(recipe, names)
+        assert db.state(mail.queue, "fay") == ("pending", 0) and db.sql("table accounts") == [("fay@example.com",)]
+    finally:
+        db.sql("drop table accounts")
     with psycopg.connect(conninfo()) as conn:
         assert mail.put_many([Mail("x")], conn=conn)[0].action == "created"
     connection.close()

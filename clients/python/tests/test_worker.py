@@ -199,6 +199,34 @@ def test_a_cancel_reaches_a_handler_that_runs(db: Db, side: Any) -> None:
     assert db.state(queue, "a")[0] == "killed"
 
 
+def test_a_cancel_and_a_stop_reach_a_worker_without_a_free_slot(db: Db, side: Any) -> None:
+    queue = db.queue()
+    reasons: dict[str, Any] = {}
+    began = threading.Semaphore(0)
+
+    @side.task(queue, lease=3600)  # The first heartbeat would tell it after a quarter of an hour at the earliest.
+    async def work(payload: Any, ctx: Any) -> Any:
+        began.release()
+        try:
+            await side.sleep(ctx, 600)
+        finally:
+            reasons[ctx.subject] = ctx.reason
+
+    for subject in ("a", "b", "c"):
+        side.call(work.put, {}, subject=subject)
+    worker = side.work(concurrency=2, grace=0)
+    assert began.acquire(timeout=SOON) and began.acquire(timeout=SOON)
+    assert side.call(work.cancel, "a")
+    until("the cancel reaches it", lambda: "a" in reasons, SOON)
+    assert began.acquire(timeout=SOON), "the slot is given to the next document"
+    db.sql("select fetchq.worker_stop(%s)", worker.name)
+    until("the stop reaches it", lambda: {"b", "c"} <= reasons.keys(), SOON)
+    side.join(worker)
+    assert reasons == {"a": "cancelled", "b": "shutdown", "c": "shutdown"}
+    assert [db.state(queue, subject) for subject in "bc"] == [("pending", 0)] * 2
+    assert db.state(queue, "a")[0] == "killed"
+
+
 def test_the_heartbeat_outlasts_the_lease_and_a_blocked_handler(db: Db, side: Any) -> None:
     queue = db.queue()
 

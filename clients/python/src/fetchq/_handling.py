@@ -11,7 +11,6 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
 from typing import Any, Protocol
 
 import psycopg
@@ -19,7 +18,7 @@ import psycopg
 from . import _sql
 from ._connect import Row, largest, run
 from ._json import loads
-from ._runs import Job, Run, Settings
+from ._runs import Call, Job, Run, Settings
 from .app import check_info, missing_extension
 from .context import BaseContext, Context, monotonic
 from .engine import NO_VERSION, Engine
@@ -42,55 +41,54 @@ class Prepared:
 
     def __init__(self, engine: Engine, job: Job, make: Makes, *, needed: bool = True) -> None:
         """``needed``: contexts are made also for a handler that takes none."""
-        self.task = job.task
-        needed = needed or job.task.takes_context or job.task.batch > 0
-        self.job = job
+        task = job.task
+        self.job, self.task = job, task
         self.contexts: list[Any] = []
+        self.failures: dict[int, BaseException] = {}
         payloads: list[Any] = []
-        bad: dict[int, BaseException] = {}
         for one in job.runs:
             try:
-                payloads.append(job.task.decode(loads(one.payload) if one.payload else None, one.lane.version))
-                if needed:
-                    one.context = make(engine, one, job.task)
-                    self.contexts.append(one.context)
+                payloads.append(task.decode(loads(one.payload) if one.payload else None, one.lane.version))
             except Exception as error:  # An upcast of the application may raise anything.
-                bad[id(one)] = error
-        self.failures = bad
+                self.failures[id(one)] = error
+                continue
+            if needed or task.takes_context or task.batch:
+                one.context = make(engine, one, task)
+                self.contexts.append(one.context)
         self.count = len(payloads)
-        self.is_empty = not payloads
-        if job.task.batch:
-            batch: Batch[Any] = Batch(payloads, self.contexts)
-            self.arguments: tuple[Any, ...] = (batch, self.contexts) if job.task.takes_context else (batch,)
-        elif payloads:
-            self.arguments = (payloads[0], self.contexts[0]) if job.task.takes_context else (payloads[0],)
+        self.arguments: list[Any] = [Batch(payloads, self.contexts)] if task.batch else payloads
+        if task.takes_context and payloads:
+            self.arguments.append(self.contexts if task.batch else self.contexts[0])
 
     def note(self, result: Any) -> None:
         """Tells the contexts what the handler has returned, for the middleware."""
         if not self.task.batch:
-            self.contexts[0].outcome = as_outcome(result)
+            self.contexts[0].outcome = outcome_of(result)
 
     def outcomes(self, result: Any) -> list[Outcome | BaseException | None]:
         """The outcome of each document of the job, in its order, from what the handler has returned."""
-        results: list[Any] = [result]
-        if self.task.batch:
-            given: Any = result
-            if given is None or isinstance(given, (Outcome, BaseException)):
-                results = [given] * self.count
-            elif isinstance(given, (list, tuple)) and len(given) == self.count:  # pyright: ignore
-                results = list(given)  # pyright: ignore
+        if not self.task.batch and not self.failures:
+            return [as_outcome(result)]
+        results: list[Any] = [result] * self.count
+        if self.task.batch and result is not None and not isinstance(result, (Outcome, BaseException)):
+            if isinstance(result, (list, tuple)) and len(result) == self.count:  # pyright: ignore
+                results = list(result)  # pyright: ignore
             else:
                 wrong = InvalidResult(f"{self.task} must return a list with an outcome for each document, or nothing")
                 results = [wrong] * self.count
-        if not self.failures and len(results) == 1:
-            return [as_outcome(results[0])]
         good = iter(results)
         return [self.failures[id(one)] if id(one) in self.failures else as_outcome(next(good)) for one in self.job.runs]
 
 
-def as_outcome(value: Any) -> Outcome | BaseException:
+def outcome_of(value: Any) -> Outcome | BaseException:
     """What a handler has returned or raised, as an outcome; an error stays one, for the rules of the task."""
-    if isinstance(value, BaseException):
+    given = as_outcome(value)
+    return Complete() if given is None else given
+
+
+def as_outcome(value: Any) -> Outcome | BaseException | None:
+    """The same, without an object for None, which completes the document."""
+    if value is None or isinstance(value, BaseException):
         return value
     if isinstance(value, type) and issubclass(value, Outcome):
         return value()
@@ -145,19 +143,23 @@ def check_pool(source: Any, engine: Engine, tasks: Sequence[TaskBase[Any]]) -> N
         )
 
 
-class Notices:
-    """Collects the warnings of a call: ``docs_next`` names in one what was not settled."""
+class Line:
+    """A connection that settles and leases. It collects warnings: ``docs_next`` names in one what was not settled."""
 
-    def __init__(self, conn: Any) -> None:
-        self.texts: list[str] = []
+    def __init__(self, conn: Any, engine: Engine) -> None:
+        self.conn = conn
+        self.pid: int = conn.info.backend_pid
+        self.warnings: list[str] = []
+        # A statement is planned once, but not behind a pooler, which may lend each transaction another session.
+        conn.prepare_threshold = None if engine.pooled else 0
         conn.add_notice_handler(self._add)
 
     def _add(self, diag: psycopg.errors.Diagnostic) -> None:
         if diag.sqlstate == "55000" and diag.message_primary:
-            self.texts.append(diag.message_primary)
+            self.warnings.append(diag.message_primary)
 
     def report(self, engine: Engine, queue: str) -> None:
-        texts, self.texts = self.texts, []
+        texts, self.warnings = self.warnings, []
         for text in texts:
             engine.unsettled(queue, text)
 
@@ -208,70 +210,101 @@ class Heart(threading.Thread):
             self.turn.notify_all()
 
 
-class Threads:
-    """Daemon threads that run jobs: as many as there are jobs at once. Those of ``concurrent.futures`` are waited
-    for when the interpreter ends, so a handler that hangs would keep the process."""
+class Crew:
+    """Threads that are all alike: each makes the call that is due, or runs the next handler, or waits. So a handler
+    that ends at once costs no change of threads: the thread that has the answer of a call runs the handlers, and
+    makes the next call. Another one is woken meanwhile, which does what is left where a handler waits for something.
 
-    def __init__(self, engine: Engine, work: Callable[[Job], None]) -> None:
+    They are daemons. Those of ``concurrent.futures`` are waited for when the interpreter ends, so a handler that hangs
+    would keep the process."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        work: Callable[[Job], None],
+        call: Callable[[Call], list[Job]] | None = None,
+        calls: int = 0,
+    ) -> None:
+        """``calls`` is how many may be made at once."""
         self._engine = engine
         self._work = work
+        self._call = call
+        self._lines = calls
+        self._turn = threading.Condition(engine.lock)
         self._todo: deque[Job] = deque()
-        self._turn: SimpleQueue[bool] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._count = self._idle = self._open = 0
+        self._idle = 0
+        self._alarm = math.inf  # When one of those that wait looks whether a call is due.
         self._waking = self._closed = False
 
-    def start(self, jobs: Sequence[Job]) -> None:
-        with self._lock:
+    def start(self, jobs: Sequence[Job] = ()) -> None:
+        """Runs jobs."""
+        with self._turn:
             self._todo.extend(jobs)
-            self._open += len(jobs)
-            self._wake()
+            self.wake()
 
-    def _wake(self) -> None:
-        """Lets one more thread begin, which wakes the next one. So all run where handlers wait for something,
-        but a handler that ends at once costs no change of threads: the thread before has done its work by then."""
-        if self._waking or not self._todo or (not self._idle and self._count >= self._open):
-            return
-        self._waking = True
-        if self._idle:
-            self._idle -= 1
-            self._turn.put(True)
-        else:
-            self._count += 1
-            threading.Thread(target=self._run, name="fetchq-handler", daemon=True).start()
+    def wake(self) -> None:
+        """Lets one more thread look what there is to do, which wakes the next one."""
+        with self._turn:
+            if self._waking or self._closed:
+                return
+            self._waking = True
+            if self._idle:
+                self._turn.notify()
+            else:
+                threading.Thread(target=self._run, name="fetchq-handler", daemon=True).start()
 
     def close(self) -> None:
-        with self._lock:
+        """Ends the threads that wait, and the others as soon as they have nothing to do."""
+        with self._turn:
             self._closed = True
-            for _ in range(self._idle):
-                self._turn.put(False)
+            self._turn.notify_all()
 
     def _run(self) -> None:
-        woken = True
-        while True:
-            with self._lock:
-                if woken:
-                    self._waking = woken = False
-                job = self._todo.popleft() if self._todo else None
-                if job is None:
-                    if self._closed:
-                        return
-                    self._idle += 1
+        with self._turn:
+            self._waking = False
+            work = self._next()
+        while work is not None:
+            if isinstance(work, Job):
+                try:
+                    self._work(work)
+                except BaseException as error:  # A defect here must not cost a slot.
+                    logger.exception("a handler thread failed")
+                    self._engine.ended(work, [error] * len(work.runs), monotonic())
+            elif self._call is not None:
+                jobs = self._call(work)
+                with self._turn:
+                    self._lines += 1
+                    self._todo.extend(jobs)
+            work = self._next()
+
+    def _next(self) -> Job | Call | None:
+        """What this thread does next; None: nothing any more."""
+        with self._turn:
+            while True:
+                now = monotonic()
+                due = self._engine.take_call(now) if self._lines else math.inf
+                if isinstance(due, Call):
+                    self._lines -= 1
+                    if self._todo or (self._lines and self._engine.next_call(now) < self._alarm):
+                        self.wake()
+                    return due
+                if self._todo:
+                    job = self._todo.popleft()
+                    if self._todo or due < self._alarm:
+                        self.wake()
+                    return job
+                if self._closed:
+                    return None
+                self._idle += 1
+                if due < self._alarm:
+                    self._alarm = due
+                    self._turn.wait(due - now)
+                    if self._alarm == due:
+                        self._alarm = math.inf
                 else:
-                    self._wake()
-            if job is None:
-                if not self._turn.get():
-                    return
-                woken = True
-                continue
-            try:
-                self._work(job)
-            except BaseException as error:  # A defect here must not cost a slot.
-                logger.exception("a handler thread failed")
-                self._engine.ended(job, [error] * len(job.runs), monotonic())
-            finally:
-                with self._lock:
-                    self._open -= 1
+                    self._turn.wait()
+                self._idle -= 1
+                self._waking = False
 
 
 def work_in_thread(engine: Engine, plugins: Sequence[Plugin], job: Job) -> None:
@@ -279,7 +312,7 @@ def work_in_thread(engine: Engine, plugins: Sequence[Plugin], job: Job) -> None:
     if not engine.begin(job, monotonic()):
         return
     prepared = Prepared(engine, job, Context, needed=bool(plugins))
-    result = None if prepared.is_empty else call(prepared, plugins)
+    result = call(prepared, plugins) if prepared.count else None
     engine.ended(job, prepared.outcomes(result), monotonic())
 
 
@@ -311,9 +344,3 @@ def hang_up(conn: Any) -> None:
 def make_settings(name: str | None, options: dict[str, Any]) -> Settings:
     """Options of a worker. A name that the client makes belongs to one process."""
     return Settings(name=name or worker_name(), exclusive=name is None, **options)
-
-
-def prepare_threshold(engine: Engine) -> int | None:
-    """For the connections that settle and lease: a statement is planned once, but not behind a pooler, which may lend
-    each transaction another session of the server."""
-    return None if engine.pooled else 0

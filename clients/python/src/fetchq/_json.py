@@ -10,7 +10,12 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-loads = json.loads
+_read = json.JSONDecoder().raw_decode
+
+
+def loads(text: str) -> Any:
+    """The value of a JSON text as PostgreSQL writes it: without space around it."""
+    return _read(text)[0]
 
 
 def clean_text(text: str) -> str:
@@ -66,7 +71,7 @@ def dumps(value: Any) -> str:
     """The JSON of a value. Raises ``ValueError`` or ``TypeError`` where PostgreSQL would refuse it."""
     text = _encode(value)
     if "\\u0000" in text:  # Perhaps a backslash that is followed by that text.
-        _refuse_nul(json.loads(text))
+        _refuse_nul(loads(text))
     if not text.isascii():
         text.encode()  # Half of a surrogate pair is a UnicodeEncodeError, which is a ValueError.
     return text

@@ -65,15 +65,14 @@ class Slots:
 class Settled:
     """A settlement on its way. ``run`` is None for a document that was leased without our knowing."""
 
-    __slots__ = ("action", "body", "last_resort", "resent", "run", "tries")
+    resent = False
+    tries = 0
 
     def __init__(self, run: Run | None, body: str, action: str, last_resort: bool = False) -> None:
         self.run = run
         self.body = body
         self.action = action
         self.last_resort = last_resort
-        self.resent = False
-        self.tries = 0
 
 
 class Lane:
@@ -84,6 +83,7 @@ class Lane:
         self.version = version
         self.slots = slots
         self.tasks: dict[str | None, TaskBase[Any]] = {}
+        self.task: TaskBase[Any] | None = None  # Of a document that names none.
         self.lease: str | None = None
         self.batch = 1
         self.ready = True  # There may be documents.
@@ -105,35 +105,30 @@ class Lane:
 class Run:
     """A document that is leased."""
 
-    __slots__ = (
-        "_stop", "aborted_at", "attempts", "beat_sent", "context", "created_at", "deadline", "dirty", "due_at", "ends",
-        "gone", "headers", "iterations", "job", "key", "lane", "last_error", "lease", "limited", "max_attempts",
-        "next_beat", "payload", "priority", "progress", "queue", "reason", "seconds", "sent", "settling", "size",
-        "started", "stored", "stuck", "subject", "timeout_at",
-    )  # fmt: skip
+    # What most documents never get is not written for each of them.
+    dirty = stuck = limited = settling = gone = False
+    aborted_at = timeout_at = math.inf
+    reason: Reason | None = None
+    started: float | None = None
+    stored: tuple[Stored, ...] = ()
+    job: Job | None = None
+    context: BaseContext | None = None
+    _stop: threading.Event | None = None
 
     def __init__(self, lane: Lane, row: Row, sent: float, jitter: float = 1.0) -> None:
         self.lane = lane
         self.queue = lane.queue
-        (self.subject, self.payload, headers, self.attempts, self.max_attempts, self.lease, self.seconds) = row[:7]
-        (self.ends, self.created_at, self.due_at, self.priority, self.iterations, self.last_error, progress) = row[7:]
+        (self.subject, self.payload, headers, self.attempts, self.max_attempts, self.lease, seconds, self.ends,
+         self.created_at, self.due_at, self.priority, self.iterations, self.last_error, progress) = row  # fmt: skip
         self.key: tuple[str, str] = (lane.queue, self.subject)
         self.headers: dict[str, Any] = loads(headers) if headers else {}
         self.progress: Any = loads(progress) if progress else None
         self.size = len(self.payload or "")
-        self.sent = sent
+        self.seconds = seconds
+        self.sent = self.beat_sent = sent
         # Not from the time of the answer: the lease began before it.
-        self.deadline = sent + self.seconds
+        self.deadline = sent + seconds
         self.next_beat = sent + self.seconds / 3 * jitter
-        self.beat_sent = sent
-        self.dirty = self.stuck = self.limited = self.settling = self.gone = False
-        self.stored: list[Stored] = []
-        self.reason: Reason | None = None
-        self.aborted_at = self.timeout_at = math.inf
-        self.started: float | None = None
-        self.job: Job | None = None
-        self.context: BaseContext | None = None
-        self._stop: threading.Event | None = None
 
     @property
     def stop(self) -> threading.Event:
@@ -153,12 +148,14 @@ class Run:
 class Job:
     """Documents that one call of a handler works on: one, or a batch."""
 
+    cancel: Callable[[], None] | None = None  # Set by the driver: aborts the handler.
+    running: Any = None  # In asyncio, the task, while the handler itself runs.
+    ended = False
+
     def __init__(self, task: TaskBase[Any], runs: list[Run]) -> None:
         self.task = task
         self.runs = runs
         self.slots = runs[0].lane.slots
-        self.cancel: Callable[[], None] | None = None  # Set by the driver: aborts the handler.
-        self.ended = False
 
 
 class Call:
@@ -185,7 +182,7 @@ class Beat:
         self.sent = sent
         self.stored = {run.key: run.stored for run in runs}
         for run in runs:
-            run.stored = []
+            run.stored = ()
 
 
 class Group:
@@ -232,4 +229,6 @@ def lanes_of(tasks: Iterable[TaskBase[Any]], concurrency: int) -> list[Lane]:
             lane.batch = max(lane.batch, task.batch)
             if task.lease is not None:
                 lane.lease = interval(task.lease)
+    for lane in lanes.values():
+        lane.task = next(iter(lane.tasks.values())) if len(lane.tasks) == 1 else lane.tasks.get(None)
     return list(lanes.values())

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from ._json import clean
 from .context import logger
 from .errors import Aborted, InvalidPayload, Reason
 from .outcomes import Duration, Kill, Outcome, Retry, Snooze, describe
 from .tasks import TaskBase
+
+T = TypeVar("T", bound="Outcome | None")
 
 
 def verdict(error: BaseException, task: TaskBase[Any] | None, reason: Reason | None, worker: str) -> Outcome:
@@ -66,7 +68,7 @@ def _details(error: BaseException, worker: str) -> dict[str, Any]:
     }
 
 
-def redacted(outcome: Outcome, hook: Callable[[str], str] | None) -> Outcome:
+def redacted(outcome: T, hook: Callable[[str], str] | None) -> T:
     if isinstance(outcome, (Retry, Kill)):
         outcome.details = clean(outcome.details)
         if hook is not None:

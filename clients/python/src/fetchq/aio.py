@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import math
 import os
 import signal as signals
@@ -17,19 +18,18 @@ from typing_extensions import Self
 from . import _sql
 from ._connect import AsyncLender, AsyncSource, aconnect, arun, connect, heart_source, usable
 from ._handling import (
+    Crew,
     Heart,
-    Notices,
+    Line,
     Prepared,
-    Threads,
-    as_outcome,
     check,
     check_pool,
     hang_up,
     make_settings,
-    prepare_threshold,
+    outcome_of,
     work_in_thread,
 )
-from ._runs import Group, Job, Run
+from ._runs import Call, Group, Job, Run
 from .app import AsyncApp
 from .context import AsyncContext, logger, monotonic
 from .engine import Engine, Topic
@@ -70,7 +70,7 @@ class AsyncWorker:
         check_pool(self.source, self.engine, [task for task in tasks if task.transaction is True])
         self._lender = AsyncLender(self.source)
         self._heart = Heart(self.engine, lambda: connect(heart_source(self.source)))
-        self._threads = Threads(self.engine, lambda job: work_in_thread(self.engine, self.plugins, job))
+        self._threads = Crew(self.engine, lambda job: work_in_thread(self.engine, self.plugins, job))
         self._calls = calls
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -189,29 +189,25 @@ class AsyncWorker:
     async def _caller(self) -> None:
         """Makes the calls that settle and lease."""
         engine, turn = self.engine, self._turn("call")
-        conn: psycopg.AsyncConnection[Any] | None = None
-        notices: Notices | None = None
+        line: Line | None = None
         while True:
-            while (todo := engine.take_call(now := monotonic())) is None and not engine.finished:
-                await _until(turn, engine.next_call(now) - now)
-            if todo is None:
+            while not isinstance(todo := engine.take_call(now := monotonic()), Call) and not engine.finished:
+                await _until(turn, todo - now)
+            if not isinstance(todo, Call):
                 break
             try:
-                if conn is None or not usable(conn):
-                    conn = await aconnect(self.source)
-                    conn.prepare_threshold = prepare_threshold(engine)
-                    notices = Notices(conn)
+                if line is None or not usable(line.conn):
+                    line = Line(await aconnect(self.source), engine)
                 todo.sent = monotonic()
-                rows = await arun(conn, todo.query)
+                rows = await arun(line.conn, todo.query)
             except Exception as error:  # The engine knows what it means.
-                pid = conn.info.backend_pid if conn is not None and usable(conn) else 0
-                engine.failed(todo, error, monotonic(), pid=pid)
+                engine.failed(todo, error, monotonic(), pid=0 if line is None else line.pid)
                 continue
-            if notices is not None and notices.texts:
-                notices.report(engine, todo.lane.queue)
+            if line.warnings:
+                line.report(engine, todo.lane.queue)
             self._start(engine.answered(todo, rows, monotonic()))
-        if conn is not None:
-            await conn.close()
+        if line is not None:
+            await line.conn.close()
 
     def _start(self, jobs: list[Job]) -> None:
         for job in jobs:
@@ -293,12 +289,11 @@ class AsyncWorker:
         if not self.engine.begin(job, monotonic()):
             return
         prepared = Prepared(self.engine, job, AsyncContext, needed=bool(self.plugins or job.task.transaction))
-        if prepared.is_empty:
-            self.engine.ended(job, prepared.outcomes(None), monotonic())
-        elif job.task.transaction:
+        if job.task.transaction and prepared.count:
             await self._work_in_transaction(job, prepared)
         else:
-            self.engine.ended(job, prepared.outcomes(await self._call(job, prepared)), monotonic())
+            result = await self._call(job, prepared) if prepared.count else None
+            self.engine.ended(job, prepared.outcomes(result), monotonic())
 
     async def _call(self, job: Job, prepared: Prepared) -> Any:
         """Calls a handler with its middleware; gives what it has returned or raised."""
@@ -324,20 +319,18 @@ class AsyncWorker:
 
     async def _run_handler(self, job: Job, prepared: Prepared) -> Any:
         """While the handler itself runs, an abort cancels this task, and not while its outcome is settled."""
-        me, loop = asyncio.current_task(), asyncio.get_running_loop()
-        running = True
-
-        def cancel() -> None:
-            if running and me is not None:
-                me.cancel()
-
-        job.cancel = lambda: _later(loop, cancel)
+        job.cancel = functools.partial(self._cancel, job)
+        job.running = asyncio.current_task()
         if len(job.runs) == 1 and (reason := job.runs[0].reason) is not None:
             raise Aborted(reason)
         try:
             return await prepared.task.function(*prepared.arguments)
         finally:
-            running = False
+            job.running = None
+
+    def _cancel(self, job: Job) -> None:
+        if self._loop is not None:
+            _later(self._loop, lambda: job.running and job.running.cancel())
 
     async def _work_in_transaction(self, job: Job, prepared: Prepared) -> None:
         engine, task, ctx = self.engine, job.task, prepared.contexts[0]
@@ -350,7 +343,7 @@ class AsyncWorker:
             try:
                 async with self._transaction(task.transaction) as conn:
                     ctx.conn = conn
-                    given = as_outcome(await self._call(job, prepared))
+                    given = outcome_of(await self._call(job, prepared))
                     if not isinstance(given, Outcome):
                         raise given
                     engine.settles(run)
@@ -398,8 +391,9 @@ def _later(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
 async def _until(turn: asyncio.Event, seconds: float) -> None:
     """Waits for a signal, or for a time."""
     turn.clear()
-    if seconds == math.inf:
+    timer = None if seconds == math.inf else asyncio.get_running_loop().call_later(max(0.0, seconds), turn.set)
+    try:
         await turn.wait()
-    elif seconds > 0:
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(turn.wait(), seconds)
+    finally:
+        if timer is not None:
+            timer.cancel()

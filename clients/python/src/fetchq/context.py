@@ -24,6 +24,8 @@ STEPS = "fetchq-steps"
 """The key of the progress of a document under which results of steps are kept."""
 
 logger = logging.getLogger("fetchq")
+monotonic = time.monotonic
+"""The clock of all deadlines: it is not set, and does not stop."""
 
 
 class DocumentLog(logging.LoggerAdapter["logging.Logger"]):
@@ -211,8 +213,3 @@ class AsyncContext(BaseContext):
 def _resolve(future: asyncio.Future[R], value: R) -> None:
     if not future.done():
         future.set_result(value)
-
-
-def monotonic() -> float:
-    """The clock of all deadlines: it is not set, and does not stop."""
-    return time.monotonic()

@@ -8,6 +8,7 @@ takes the lock by itself, because the heartbeat is a thread of its own even in a
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import random
@@ -31,7 +32,7 @@ from .errors import (
     kind,
     sqlstate,
 )
-from .outcomes import Complete, Kill, Outcome, Retry, Snooze, describe, interval, settlement
+from .outcomes import Kill, Outcome, Retry, Snooze, describe, interval, settlement
 from .plugins import Plugin
 from .tasks import TASK_HEADER, Doc, TaskBase
 
@@ -106,11 +107,9 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------ calls
 
-    def take_call(self, now: float) -> Call | None:
-        """The next call that is due, or None."""
+    def take_call(self, now: float) -> Call | float:
+        """The next call that is due, or when one will be, if nothing happens before."""
         with self.lock:
-            if self.abandoned:
-                return None
             for lane in self.lanes:
                 if self._due(lane, now) > now:
                     continue
@@ -122,15 +121,15 @@ class Engine:
                 lane.quiet_at = math.inf
                 self.calls.add(call)
                 return call
-        return None
+            return self.next_call(now)
 
     def next_call(self, now: float) -> float:
         """When a call is due, if nothing happens before."""
         with self.lock:
-            return min((self._due(lane, now) for lane in self.lanes), default=math.inf)
+            return min(self._due(lane, now) for lane in self.lanes)
 
     def _due(self, lane: Lane, now: float) -> float:
-        if lane.calling or (self.gave_up and self.finished):
+        if lane.calling or self.abandoned or (self.gave_up and self.finished):
             return math.inf
         due = min(lane.sweeps[0][0] if lane.sweeps else math.inf, lane.held_at if lane.held else math.inf)
         if lane.settle:
@@ -158,9 +157,6 @@ class Engine:
         # What was sent before is sent alone: the server then says of each document what has become of it.
         alone = self.stopping or lane.isolate or any(one.resent for one in settled)
         room = 0 if alone else self._room(lane)
-        if lane.slots.limit >= 8:
-            # In two halves: while the server settles and leases the one, this process works on the other.
-            room = min(room, (lane.slots.limit + 1) // 2 * lane.batch)
         if room <= 0:
             call = Call(lane, "settle", settled, 0)
             call.query = _sql.settle(lane.queue, body)
@@ -203,7 +199,7 @@ class Engine:
             if call.what == "settle":
                 self._report(call, rows)
             for one in call.settled:
-                self._is_settled(one)
+                self._is_settled(one.run, one.action)
             lane.isolate = max(0, lane.isolate - 1)
             jobs = self._lease(call, rows, now) if call.what == "next" else []
             if call.max_docs:
@@ -223,7 +219,8 @@ class Engine:
         self.counts["calls"] += 1
         self.last_call, self.down_since = now, None
         self._was_held_up(call.sent, now)
-        self.observe("call", now - call.sent, call=call.what, queue=call.lane.queue)
+        if self.plugins:
+            self.observe("call", now - call.sent, call=call.what, queue=call.lane.queue)
         return call.lane
 
     def _was_held_up(self, sent: float, now: float) -> None:
@@ -236,20 +233,20 @@ class Engine:
             self.poll_from_now_on("a call was held up by other sessions: the pooler has too few connections")
 
     def _lease(self, call: Call, rows: list[Row], now: float) -> list[Job]:
-        lane = call.lane
+        lane, runs = call.lane, self.runs
         jobs: list[Job] = []
         batches: dict[int, Job] = {}
         jitter = random.uniform(0.8, 1.0)
         for row in rows:
             run = Run(lane, row, call.sent, jitter)
             # A lease number of ours that is older was lost, or its settlement came before.
-            if (former := self.runs.get(run.key)) is not None:
+            if (former := runs.get(run.key)) is not None:
                 self._abort(former, "lost", now)
                 self._forget(former)
-            self.runs[run.key] = run
+            runs[run.key] = run
             self.bytes += run.size
             self.mean += (run.size + 100 - self.mean) / 10
-            task = self._task(lane, run)
+            task = lane.task if not run.headers else self._task(lane, run)
             if task is None or self.stopping:
                 self._finish(run, Snooze(self._unknown(run) if task is None else None), now)
                 continue
@@ -259,24 +256,21 @@ class Engine:
                 job = Job(task, [run])
                 jobs.append(job)
                 batches[id(task)] = job
-                self.jobs += 1
-                lane.slots.jobs += 1
             run.job = job
+        self.jobs += len(jobs)
+        lane.slots.jobs += len(jobs)
         if rows:
             if self.tick_at > now + (WATCH_AFTER if self.groups[0].call is not None else 0.25):
                 self.signal("tick")
             if call.sent + rows[0][6] / 3 * jitter < self.beat_at:
                 self.signal("beat")
-            if self.plugins:
-                self.observe("slots", self.jobs)
+            self.observe("slots", self.jobs)
         return jobs
 
     def _task(self, lane: Lane, run: Run) -> TaskBase[Any] | None:
         name = run.headers.get(TASK_HEADER)
         if not isinstance(name, str):
-            name = None
-        if name is None and len(lane.tasks) == 1:
-            return next(iter(lane.tasks.values()))
+            return lane.task
         return lane.tasks.get(name) or (lane.tasks.get(None) if len(lane.tasks) == 1 else None)
 
     def _unknown(self, run: Run) -> float:
@@ -311,10 +305,10 @@ class Engine:
             self.observe("lost", number, queue=queue)
             logger.warning("%s", warning, extra={"queue": queue, "worker": self.worker})
 
-    def _is_settled(self, one: Settled) -> None:
-        self.settled[one.action] = self.settled.get(one.action, 0) + 1
-        if one.run is not None:
-            self._forget(one.run)
+    def _is_settled(self, run: Run | None, action: str) -> None:
+        self.settled[action] = self.settled.get(action, 0) + 1
+        if run is not None:
+            self._forget(run)
 
     def failed(self, call: Call, error: BaseException, now: float, *, pid: int = 0) -> None:
         """A call has failed. What it was to settle is kept."""
@@ -414,20 +408,18 @@ class Engine:
     def begin(self, job: Job, now: float) -> bool:
         """A handler is about to start. False: it must not, because the worker stops or the lease is gone."""
         with self.lock:
-            for run in list(job.runs):
+            timeout_at = now + job.task.timeout if job.task.timeout else math.inf
+            for run in job.runs[:]:
                 if self.stopping or run.reason is not None or run.deadline <= now:
                     job.runs.remove(run)
                     if run.reason is None:
                         self._finish(run, Snooze(), now)
                     else:
                         self._forget(run)
+                run.started, run.timeout_at = now, timeout_at
             if not job.runs:
                 self._release(job)
-                return False
-            for run in job.runs:
-                run.started = now
-                run.timeout_at = now + job.task.timeout if job.task.timeout else math.inf
-            return True
+            return bool(job.runs)
 
     def ended(self, job: Job, outcomes: Sequence[Outcome | BaseException | None], now: float) -> None:
         """A handler has ended, with an outcome, an error, or None for each document."""
@@ -442,20 +434,18 @@ class Engine:
                     continue
                 if run.reason == "timeout" and not isinstance(outcome, BaseException):
                     outcome = Aborted("timeout")  # It has ended in spite of it, but too late.
-                if not isinstance(outcome, Outcome):
-                    outcome = Complete() if outcome is None else verdict(outcome, job.task, run.reason, self.worker)
-                self._finish(run, outcome, now, self._follow_ups(run))
+                if outcome is not None and not isinstance(outcome, Outcome):
+                    outcome = verdict(outcome, job.task, run.reason, self.worker)
+                self._finish(run, outcome, now, () if run.context is None else run.context.follow_ups)
             if job.slots.jobs == 0:
                 self.signal("call")
-
-    def _follow_ups(self, run: Run) -> Sequence[Doc]:
-        return () if run.context is None else run.context.follow_ups
 
     def _handled(self, run: Run, task: TaskBase[Any], now: float) -> None:
         took = now - (run.started or now)
         self.counts["handled"] += 1
         self.counts["handler_seconds"] += took
-        self.observe("handled", took, queue=run.queue, task=task.label)
+        if self.plugins:
+            self.observe("handled", took, queue=run.queue, task=task.label)
 
     def settles(self, run: Run) -> None:
         """A transactional handler has ended, and its settlement is about to be sent: from now on the lease ends by
@@ -471,8 +461,8 @@ class Engine:
             self._release(job)
             for run in job.runs:
                 self._handled(run, job.task, now)
-                self._log_outcome(run, outcome)
-                self._is_settled(Settled(run, "", outcome.action))
+                self._log_outcome(run, outcome, outcome.action)
+                self._is_settled(run, outcome.action)
             self.signal("call")  # There is room, and no settlement that says so.
 
     def dropped(self, job: Job, now: float, why: str | None = None) -> None:
@@ -521,7 +511,8 @@ class Engine:
         if self.jobs == self.settings.concurrency - 1:
             self.signal("call")  # Queues that had no slot left may have one now.
 
-    def _finish(self, run: Run, outcome: Outcome, now: float, then: Sequence[Doc] = ()) -> None:
+    def _finish(self, run: Run, outcome: Outcome | None, now: float, then: Sequence[Doc] = ()) -> None:
+        """Settles a document by an outcome, or completes it."""
         outcome = redacted(outcome, self.settings.redact)
         try:
             body = settlement(run.subject, run.lease, outcome, then)
@@ -529,32 +520,33 @@ class Engine:
             problem = InvalidResult(f"the outcome cannot be stored as JSON: {error}")
             outcome = redacted(verdict(problem, None, run.reason, self.worker), self.settings.redact)
             body = settlement(run.subject, run.lease, outcome)
-        self._log_outcome(run, outcome)
+        action = "complete" if outcome is None else outcome.action
+        self._log_outcome(run, outcome, action)
         run.settling = True
-        one = Settled(run, body, outcome.action)
-        if run.dirty and not outcome.succeeds and not run.stuck:
+        one = Settled(run, body, action)
+        if run.dirty and not (outcome is None or outcome.succeeds) and not run.stuck:
             # The next attempt has to find the progress of this one: it is stored first.
             run.next_beat = 0.0
-            run.stored.append(lambda _: self._queue(one, run, math.inf if run.gone else 0.0))
+            run.stored += (functools.partial(self._queue_later, one, run),)
             self.signal("beat")
         else:
             self._queue(one, run, now + min(BATCH, run.seconds / 10))
 
+    def _queue_later(self, one: Settled, run: Run, _: BaseException | None) -> None:
+        if not run.gone:
+            self._queue(one, run, 0.0)
+
     def _queue(self, one: Settled, run: Run, at: float) -> None:
         lane = run.lane
-        if at == math.inf:
-            return
         lane.settle.append(one)
-        # While the server settles one half, this process can work on the other one.
-        if len(lane.settle) * 2 >= min(lane.slots.limit, self.settings.concurrency):
-            at = 0.0
         if at < lane.settle_at:
             lane.settle_at = at
             if not lane.calling:
                 self.signal("call")
 
-    def _log_outcome(self, run: Run, outcome: Outcome) -> None:
-        self.observe("settled", 1, queue=run.queue, outcome=outcome.action)
+    def _log_outcome(self, run: Run, outcome: Outcome | None, action: str) -> None:
+        if self.plugins:
+            self.observe("settled", 1, queue=run.queue, outcome=action)
         if not isinstance(outcome, (Retry, Kill)):
             return
         last = isinstance(outcome, Kill) or (run.max_attempts is not None and run.attempts >= run.max_attempts)
@@ -580,10 +572,9 @@ class Engine:
         self.bytes -= run.size
         if self.runs.get(run.key) is run:
             del self.runs[run.key]
-        problem = Aborted(run.reason or "lost")
         for done in run.stored:
-            done(problem)
-        run.stored = []
+            done(Aborted(run.reason or "lost"))
+        run.stored = ()
         if self.stopping and not self.runs:
             self._wake_all()
 
@@ -600,7 +591,7 @@ class Engine:
         self._log(logging.INFO if reason == "shutdown" else logging.WARNING, run, "stopped: %s", reason)
         for done in run.stored:
             done(Aborted(reason))
-        run.stored = []
+        run.stored = ()
         if run.started is None or job is None:
             return
         # One of a batch only: its handler sees that by its context.
@@ -620,7 +611,7 @@ class Engine:
             run.dirty = True
             run.next_beat = 0.0 if done is not None else min(run.next_beat, run.beat_sent + 1.0)
             if done is not None:
-                run.stored.append(done)
+                run.stored += (done,)
             self.signal("beat")
 
     def confirm(self, run: Run, done: Stored) -> None:
@@ -629,7 +620,7 @@ class Engine:
             if run.gone or run.reason is not None:
                 done(Aborted(run.reason or "lost"))
                 return
-            run.stored.append(done)
+            run.stored += (done,)
             run.next_beat = 0.0
             self.signal("beat")
 

@@ -197,12 +197,16 @@ def describe(error: Any) -> str:
     return clean_text(text)[:2000]
 
 
-def settlement(subject: str, lease: int, outcome: Outcome, then: Sequence[Doc] = ()) -> str:
-    """The JSON of a settlement. It is encoded where the handler has ended, so that what cannot be encoded is
-    an error of that handler alone."""
+def settlement(subject: str, lease: int, outcome: Outcome | None, then: Sequence[Doc] = ()) -> str:
+    """The JSON of a settlement; without an outcome the document is completed. It is encoded where the handler has
+    ended, so that what cannot be encoded is an error of that handler alone."""
     # The subject came from the server, so only what is added here can be refused.
-    head = f'{{"subject":{quoted(subject)},"lease":{lease},"action":"{outcome.action}"'
-    more = {k: v for k, v in outcome.keys().items() if v is not None}
-    if follow := [*outcome.then, *(then if outcome.succeeds else ())]:
-        more["then"] = [doc.as_json() for doc in follow]
+    action = "complete" if outcome is None else outcome.action
+    head = f'{{"subject":{quoted(subject)},"lease":{lease},"action":"{action}"'
+    more: dict[str, Any] = {}
+    if outcome is not None:
+        more = {k: v for k, v in outcome.keys().items() if v is not None}
+        then = [*outcome.then, *then] if outcome.succeeds else outcome.then
+    if then:
+        more["then"] = [doc.as_json() for doc in then]
     return head + (f",{dumps(more)[1:]}" if more else "}")

@@ -127,7 +127,7 @@ def run_task(
     prepared = Prepared(engine, job, Context)
     for ctx in prepared.contexts:
         ctx.conn = conn
-    return _verdict(engine, job, prepared, None if prepared.is_empty else call(prepared, ()))
+    return _verdict(engine, job, prepared, call(prepared, ()) if prepared.count else None)
 
 
 async def arun_task(
@@ -148,7 +148,7 @@ async def arun_task(
     for ctx in prepared.contexts:
         ctx.conn = conn
     result: Any = None
-    if not prepared.is_empty:
+    if prepared.count:
         try:
             result = await task.function(*prepared.arguments)
         except BaseException as error:

@@ -18,20 +18,19 @@ from typing_extensions import Self
 from . import _sql
 from ._connect import Lender, Source, connect, run, usable
 from ._handling import (
+    Crew,
     Heart,
-    Notices,
+    Line,
     Prepared,
-    Threads,
-    as_outcome,
     call,
     check,
     check_pool,
     hang_up,
     make_settings,
-    prepare_threshold,
+    outcome_of,
     work_in_thread,
 )
-from ._runs import Group, Job
+from ._runs import Call, Group, Job
 from .app import App
 from .context import Context, logger, monotonic
 from .engine import Engine, Topic
@@ -73,13 +72,13 @@ class Worker:
         check_pool(self.source, self.engine, [task for task in tasks if task.transaction is True])
         self._lender = Lender(self.source)
         self._turns: dict[Topic, threading.Condition] = {
-            topic: threading.Condition(self.engine.lock) for topic in ("call", "wait", "tick")
+            topic: threading.Condition(self.engine.lock) for topic in ("wait", "tick")
         }
         self._heart = Heart(self.engine, lambda: connect(self.source))
-        self._calls = calls
-        self._handlers = Threads(self.engine, self._work)
+        self._crew = Crew(self.engine, self._work, self._call, calls)
         self._threads: list[threading.Thread] = []
-        self._calling: list[psycopg.Connection[Any]] = []
+        self._lines: list[Line] = []  # That are free.
+        self._calling: set[Line] = set()
         self._waiting: dict[int, psycopg.Connection[Any]] = {}
         self._started = False
         self._ended = threading.Event()
@@ -98,10 +97,10 @@ class Worker:
         except BaseException:
             first.close()
             raise
+        self._lines.append(Line(first, self.engine))
         self._heart.start()
         self._spawn("clock", self._clock)
-        for number in range(self._calls):
-            self._spawn(f"call-{number}", functools.partial(self._caller, first if number == 0 else None))
+        self._crew.wake()
         for group in self.engine.groups:
             self._spawn(f"wait-{group.version}", functools.partial(self._waiter, group))
         return self
@@ -177,42 +176,32 @@ class Worker:
     def _signal(self, topic: Topic) -> None:
         if topic == "beat":
             self._heart.wake()
+        elif topic == "call":
+            self._crew.wake()
         else:
             with self._turns[topic]:
                 self._turns[topic].notify_all()
 
-    def _caller(self, conn: psycopg.Connection[Any] | None) -> None:
-        """Makes the calls that settle and lease."""
-        engine, turn = self.engine, self._turns["call"]
-        notices: Notices | None = None if conn is None else self._listen(conn)
-        self._calling += [] if conn is None else [conn]
-        while True:
-            with turn:
-                while (todo := engine.take_call(now := monotonic())) is None and not engine.finished:
-                    due = engine.next_call(now) - now
-                    turn.wait(None if due == math.inf else max(0.0, due))
-            if todo is None:
-                break
-            try:
-                if conn is None or not usable(conn):
-                    conn = connect(self.source)
-                    self._calling.append(conn)
-                    notices = self._listen(conn)
-                todo.sent = monotonic()
-                rows = run(conn, todo.query)
-            except Exception as error:  # The engine knows what it means.
-                engine.failed(todo, error, monotonic(), pid=_pid(conn))
-                continue
-            if notices is not None and notices.texts:
-                notices.report(engine, todo.lane.queue)
-            if jobs := engine.answered(todo, rows, monotonic()):
-                self._handlers.start(jobs)
-        if conn is not None:
-            conn.close()
-
-    def _listen(self, conn: psycopg.Connection[Any]) -> Notices:
-        conn.prepare_threshold = prepare_threshold(self.engine)
-        return Notices(conn)
+    def _call(self, todo: Call) -> list[Job]:
+        """Makes a call that settles and leases; gives what is to be started."""
+        engine = self.engine
+        line: Line | None = None
+        try:
+            line = self._lines.pop() if self._lines else Line(connect(self.source), engine)
+            self._calling.add(line)
+            todo.sent = monotonic()
+            rows = run(line.conn, todo.query)
+            if line.warnings:
+                line.report(engine, todo.lane.queue)
+            return engine.answered(todo, rows, monotonic())
+        except Exception as error:  # The engine knows what it means.
+            engine.failed(todo, error, monotonic(), pid=0 if line is None else line.pid)
+            return []
+        finally:
+            if line is not None:
+                self._calling.discard(line)
+                if usable(line.conn):
+                    self._lines.append(line)
 
     def _waiter(self, group: Group) -> None:
         """Waits for documents, for a request to stop, and for leases that are lost."""
@@ -251,8 +240,8 @@ class Worker:
                     turn.wait(max(0.0, due - monotonic()))
             for group in outdated:
                 self._interrupt(group)
-        for conn in list(self._calling) if engine.abandoned else ():
-            hang_up(conn)
+        for line in list(self._calling) if engine.abandoned else ():
+            hang_up(line.conn)
         self._end()
 
     def _interrupt(self, group: Group) -> None:
@@ -268,7 +257,7 @@ class Worker:
             hang_up(conn)
 
     def _end(self) -> None:
-        self._handlers.close()
+        self._crew.close()
         me, deadline = threading.current_thread(), monotonic() + 10
         while any(t.is_alive() for t in self._threads if t is not me) and monotonic() < deadline:
             for group in self.engine.groups:
@@ -278,6 +267,8 @@ class Worker:
                     thread.join(0.05)
         self._heart.close()
         self._heart.join(5)
+        for line in self._lines:
+            line.conn.close()
         self._lender.close()
         self._ended.set()
 
@@ -288,10 +279,10 @@ class Worker:
             work_in_thread(self.engine, self.plugins, job)
         elif self.engine.begin(job, monotonic()):
             prepared = Prepared(self.engine, job, Context)
-            if prepared.is_empty:
-                self.engine.ended(job, prepared.outcomes(None), monotonic())
-            else:
+            if prepared.count:
                 self._work_in_transaction(job, prepared)
+            else:
+                self.engine.ended(job, prepared.outcomes(None), monotonic())
 
     def _work_in_transaction(self, job: Job, prepared: Prepared) -> None:
         engine, task, ctx = self.engine, job.task, prepared.contexts[0]
@@ -304,7 +295,7 @@ class Worker:
             try:
                 with self._transaction(task.transaction) as conn:
                     ctx.conn = conn
-                    given = as_outcome(call(prepared, self.plugins))
+                    given = outcome_of(call(prepared, self.plugins))
                     if not isinstance(given, Outcome):
                         raise given
                     engine.settles(run_)
@@ -346,9 +337,3 @@ class Worker:
 
 def _usable(conn: Any) -> bool:
     return usable(conn) if isinstance(conn, psycopg.Connection) else True
-
-
-def _pid(conn: psycopg.Connection[Any] | None) -> int:
-    with contextlib.suppress(Exception):
-        return conn.info.backend_pid if conn is not None else 0
-    return 0
