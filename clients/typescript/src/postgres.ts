@@ -18,15 +18,15 @@ export interface PostgresSql {
 
 /** What the driver uses of the `sql` that `postgres()` returns. */
 export interface PostgresRoot<Tx extends PostgresSql = PostgresSql> extends PostgresSql {
-  readonly options: { readonly max?: number; readonly prepare?: boolean };
+  readonly options: { readonly max?: number; readonly prepare?: boolean; fetch_types?: boolean };
   begin<T>(work: (sql: Tx) => Promise<T>): Promise<unknown>;
 }
 
 /**
  * A driver for postgres.js: `postgresDriver(postgres(url))`. A transaction is the `sql` of `sql.begin`. Statements
  * are prepared unless `postgres()` was told `prepare: false`, as is right behind a pooler.
- * In a worker, tell `postgres()` `fetch_types: false`: postgres.js 3.4 ends the process when a connection breaks while
- * it reads the types of arrays.
+ * A worker turns `fetch_types` off once a connection has read the types of arrays: postgres.js 3.4 reads them again on
+ * each new connection, and ends the process when one breaks meanwhile.
  * A worker has connections of its own beside the pool: one to wait, and one for the heartbeat.
  */
 export function postgresDriver<Tx extends PostgresSql>(root: PostgresRoot<Tx>): Driver<Tx> {
@@ -51,19 +51,23 @@ export function postgresDriver<Tx extends PostgresSql>(root: PostgresRoot<Tx>): 
       }
     },
     hasOwnSessions: true,
-    session(): Promise<Session> {
+    async session(): Promise<Session> {
+      if (root.options.fetch_types) {
+        // Whatever has answered has read the types, and all connections share them.
+        await root.unsafe('select 1', []);
+        root.options.fetch_types = false;
+      }
       // As `sql.listen` does: a connection of `sql.reserve` cannot be closed, and cannot be used again after it was.
       const own = postgres({
         ...(root.options as object),
         max: 1,
         idle_timeout: 0,
         max_lifetime: null,
-        // postgres.js 3.4 ends the process when a connection breaks meanwhile.
         fetch_types: false,
       });
       let pending: PendingQuery | undefined;
       let isReleased = false;
-      return Promise.resolve({
+      return {
         query: async (statement, values) => {
           pending = own.unsafe(statement, values as never[], { prepare: prepare && !statement.startsWith('call ') });
           try {
@@ -80,7 +84,7 @@ export function postgresDriver<Tx extends PostgresSql>(root: PostgresRoot<Tx>): 
           isReleased = true;
           void own.end({ timeout: pending ? 0 : 1 }).catch(() => undefined);
         },
-      });
+      };
     },
     async transaction(work) {
       let result: { value: unknown } | undefined;

@@ -128,6 +128,11 @@ export function untilAborted(signal: AbortSignal): Promise<never> {
   });
 }
 
+/** The message that a connection is ready, outside of a transaction. */
+const READY = Buffer.from('Z\0\0\0\x05I');
+/** The message that an administrator has ended it. */
+const TERMINATED = Buffer.from('E\0\0\0\x1fSFATAL\0C57P01\0Mterminated\0\0');
+
 /** A proxy before the server, which can cut its connections. */
 export class Proxy {
   readonly #sockets = new Set<Socket>();
@@ -136,6 +141,10 @@ export class Proxy {
   isDown = false;
   /** What the server sends is thrown away. */
   isMute = false;
+  /** New connections end as soon as they are ready. */
+  isBrief = false;
+  /** How many have ended so. */
+  brief = 0;
 
   constructor() {
     this.#server = createServer((client) => {
@@ -143,6 +152,7 @@ export class Proxy {
         client.destroy();
         return;
       }
+      const { isBrief } = this;
       const { PGHOST = '', PGPORT = '5432' } = process.env;
       const server = PGHOST.startsWith('/') ? connect(`${PGHOST}/.s.PGSQL.${PGPORT}`) : connect(Number(PGPORT), PGHOST);
       for (const [from, to] of [
@@ -152,6 +162,10 @@ export class Proxy {
         this.#sockets.add(from);
         from.on('data', (data) => {
           if (from === client || !this.isMute) to.write(data);
+          if (from === server && isBrief && data.subarray(-READY.length).equals(READY)) {
+            this.brief += 1;
+            client.end(TERMINATED);
+          }
         });
         from.on('error', () => undefined);
         from.on('close', () => {

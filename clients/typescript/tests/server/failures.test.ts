@@ -158,6 +158,23 @@ for (const library of LIBRARIES) {
       await end();
     });
 
+    test('connections that end when they have just become ready do not end the process', async () => {
+      const task = defineTask(await s.queue());
+      const proxy = new Proxy();
+      const { driver, end } = open(library, { host: '127.0.0.1', port: await proxy.start() });
+      const worker = new Worker(new Fetchq(driver, { logger: s.logger })).handle(task, () => 'done');
+      await worker.start();
+      proxy.isBrief = true;
+      proxy.cut();
+      await until(() => proxy.brief >= 6, 'connections have ended so');
+      proxy.isBrief = false;
+      await s.fq.put(task, {}, { subject: 'a' });
+      assert.equal((await s.fq.wait(task, 'a')).result, 'done');
+      await worker.stop();
+      await end();
+      await proxy.end();
+    });
+
     test('a settlement whose answer is lost counts once, and documents of a lost answer come back', async () => {
       const queue = await s.queue({ max_attempts: 5 });
       const task = defineTask<number>(queue, { lease: '30 s' });
