@@ -18,7 +18,12 @@ export interface PostgresSql {
 
 /** What the driver uses of the `sql` that `postgres()` returns. */
 export interface PostgresRoot<Tx extends PostgresSql = PostgresSql> extends PostgresSql {
-  readonly options: { readonly max?: number; readonly prepare?: boolean; fetch_types?: boolean };
+  readonly options: {
+    readonly max?: number;
+    readonly prepare?: boolean;
+    readonly shared?: object;
+    fetch_types?: boolean;
+  };
   begin<T>(work: (sql: Tx) => Promise<T>): Promise<unknown>;
 }
 
@@ -64,7 +69,9 @@ export function postgresDriver<Tx extends PostgresSql>(root: PostgresRoot<Tx>): 
         idle_timeout: 0,
         max_lifetime: null,
         fetch_types: false,
-      });
+        // It has the count of failures from which postgres.js takes how long the pool waits before it connects.
+        shared: { ...root.options.shared, retries: 0 },
+      } as object);
       let pending: PendingQuery | undefined;
       let isReleased = false;
       return {
