@@ -40,6 +40,8 @@ export interface PgOptions {
 /** A driver for node-postgres: `pgDriver(new pg.Pool())`. A transaction is a client on which `begin` was called. */
 export function pgDriver<Pool extends PgPool>(pool: Pool, options: PgOptions = {}): Driver<PgClientOf<Pool>> {
   type Client = PgClientOf<Pool> & PgPoolClient;
+  // The server may end connections at any time, also one that is idle. Without a listener, that would end the process.
+  if (pool.listenerCount('error') === 0) pool.on('error', ignore);
   const names = new Map<string, string>();
   const name = (statement: string): { name?: string } => {
     if (!options.prepare || statement.startsWith('call ')) return {};
@@ -57,9 +59,7 @@ export function pgDriver<Pool extends PgPool>(pool: Pool, options: PgOptions = {
     },
   });
   const take = async (): Promise<{ client: Client; release: (broken: boolean) => void }> => {
-    // The server may end connections at any time. Without a listener, that would end the process. So it listens
-    // before the promise goes on: the error may stand in the packet that says that the connection is ready.
-    if (pool.listenerCount('error') === 0) pool.on('error', ignore);
+    // It listens before the promise goes on: the error may stand in the packet that says that the connection is ready.
     const client = await new Promise<Client>((resolve, reject) => {
       pool.connect((error, taken) => {
         taken?.on('error', ignore);

@@ -218,8 +218,6 @@ describe('a database that does not fit', () => {
     const name = `t_bare_${process.pid}`;
     await s.pool.query(`create database ${name}`);
     const pool = new pg.Pool({ database: name, max: 4 });
-    // The end of the pool does not wait until its connections are closed, which the database then does.
-    pool.on('connect', (client) => client.on('error', () => undefined));
     const fq = new Fetchq(pgDriver(pool), { logger: s.logger });
     const task = defineTask('mail');
     for (const call of [() => fq.put(task, 1), () => fq.sync({}), () => new Worker(fq).handle(task, () => 1).run()]) {
