@@ -71,29 +71,7 @@ clear_stale() {
 # -------------------------------------------------------------------- port --
 port() { as_pg cat "$DIR/port" 2>/dev/null; }
 
-port_is_free() {
-  if [[ -x /usr/bin/python3 ]]; then
-    /usr/bin/python3 - "$1" <<'PY'
-import socket, sys
-s = socket.socket()
-s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # PostgreSQL does the same.
-try: s.bind(("127.0.0.1", int(sys.argv[1])))
-except OSError: sys.exit(1)
-PY
-  else
-    if (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; then return 1; fi
-  fi
-}
-
-new_port() {
-  local p
-  if [[ -x /usr/bin/python3 ]]; then
-    p=$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-  else
-    until p=$((RANDOM % 20000 + 12000)); port_is_free "$p"; do :; done
-  fi
-  echo "$p" | as_pg_write "$DIR/port"
-}
+new_port() { "$ROOT/scripts/free-port.sh" | as_pg_write "$DIR/port"; }
 
 # ---------------------------------------------------------- initialisation --
 make_dirs() {
@@ -197,7 +175,7 @@ start() {
   if ! server_pid >/dev/null; then
     clear_stale
     for tries in 1 2 3; do
-      if [[ -z $(port) ]] || ! port_is_free "$(port)"; then new_port; fi
+      if [[ -z $(port) ]] || ! "$ROOT/scripts/free-port.sh" "$(port)"; then new_port; fi
       conf=$(configuration "$bare"); want=$(fingerprint "$conf")
       echo "$conf" | as_pg_write "$DATA/fetchq.conf"
       : | as_pg_write "$LOG"

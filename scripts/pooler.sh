@@ -22,7 +22,7 @@ as_pg_dir "$DIR"
 prepared=
 version=$("$pgbouncer" --version | sed -n 's/^PgBouncer //p')
 if printf '1.21\n%s\n' "$version" | sort -CV; then prepared='max_prepared_statements = 0'; fi
-port=${PORT:-$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')}
+port=${PORT:-$("$ROOT/scripts/free-port.sh")}
 echo "\"$PGUSER\" \"$PGPASSWORD\"" | as_pg_write "$DIR/users"
 as_pg_write "$DIR/pgbouncer.ini" <<INI
 [databases]

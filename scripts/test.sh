@@ -94,6 +94,11 @@ suite() {
   return "$rc"
 }
 
+# failures LOG — the first lines with which the test runners name what has failed.
+failures() {
+  { grep -aE '^(FAILED:? |FAIL: |ERROR: test|not ok )|^(test|    ) .* \.\.\. +FAILED|^ *✖ ' "$1" || :; } | cut -c 1-200 | head -n 8
+}
+
 # finish NAME STATUS SECONDS — read the counts that the suite has written by `count` of
 # suites/common.sh. A suite that fails without having counted a failure counts as one failure.
 finish() {
@@ -102,6 +107,7 @@ finish() {
   if ((rc != 0 && bad == 0)); then warn "suite $name ended with status $rc"; bad=1; fi
   if ((ok + bad + skipped == 0)); then warn "suite $name ran no test"; bad=1; fi
   step "suite $name: $ok passed, $bad failed in $3 s (log: $logs/$name.log)"
+  if ((bad)); then failures "$logs/$name.log" | sed "s/^/$name: /" >>"$logs/failures"; fi
   record "$name" "$ok" "$bad" "$3" "$skipped"
 }
 
@@ -219,5 +225,7 @@ printf '\n%-12s %7s %7s %8s\n' suite passed failed time
 for name in setup build "${suites[@]}"; do
   if [[ -n ${row[$name]:-} ]]; then echo "${row[$name]}"; fi
 done
+# The end of the output alone says what has failed.
+if [[ -s $logs/failures ]]; then echo; cat "$logs/failures"; fi
 printf '\n%d passed, %d failed\n' "$passed" "$failed"
 ((failed == 0))

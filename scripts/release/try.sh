@@ -219,7 +219,7 @@ image() {
   for config in $PG_CONFIGS; do
     major=$("$config" --version | sed -nE 's/^PostgreSQL ([0-9]+).*/\1/p')
     mount=$(data_mount "$major")
-    port=$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
+    port=$("$ROOT/scripts/free-port.sh")
     engine run -d --name "$NAME" -e PGPORT="$port" -e POSTGRES_PASSWORD=secret -v "$NAME-data:$mount" -v "$NAME-socket:/var/run/postgresql" \
       "fetchq/fetchq:$major-$VERSION" >/dev/null
     wait_healthy "$NAME" 120

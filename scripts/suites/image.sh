@@ -53,7 +53,7 @@ remove_all() {
 }
 
 # free_port — print a TCP port that nothing listens on.
-free_port() { /usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'; }
+free_port() { "$ROOT/scripts/free-port.sh"; }
 
 # serve NAME VOLUME [OPTION…] [-- COMMAND…] — start a container of $IMAGE on a free port, and make it
 # the one that `sql` talks to. The port is the same inside and outside, so that the tests also work

@@ -9,7 +9,6 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -185,9 +184,7 @@ class Prometheus:
     """A server that scrapes an address every second, with the rules of the repository."""
 
     def __init__(self, folder, address):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = subprocess.check_output([ROOT / "scripts/free-port.sh"], text=True).strip()
         config = yaml.safe_load((FILES / "prometheus.yml").read_text())
         config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
         job = config["scrape_configs"][0]

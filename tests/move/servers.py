@@ -6,7 +6,6 @@ import ctypes
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -27,9 +26,7 @@ def with_parent():
 
 
 def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    return int(run(HERE.parent.parent / "scripts/free-port.sh"))
 
 
 def run(*command, **options):

@@ -55,8 +55,11 @@ impl Host {
 }
 
 fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
-    listener.local_addr().expect("its address").port()
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/free-port.sh");
+    let done = std::process::Command::new(script).output();
+    let done = done.expect("run free-port.sh");
+    let port = String::from_utf8_lossy(&done.stdout);
+    port.trim().parse().expect("a port")
 }
 
 /// What all scenarios share.

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { after, describe, test } from 'node:test';
 import { sql as drizzleSql } from 'drizzle-orm';
 import { drizzle } from 'drizzle-orm/node-postgres';
@@ -229,6 +230,21 @@ describe('a database that does not fit', () => {
     }
     await pool.end();
     await s.pool.query(`drop database ${name} with (force)`);
+  });
+
+  test('a pool that only puts outlives the end of its idle connection', async () => {
+    const queue = await s.queue();
+    const pool = new pg.Pool({ max: 1 });
+    const fq = new Fetchq(pgDriver(pool), { logger: s.logger });
+    const task = defineTask(queue);
+    await fq.put(task, 1, { subject: 'a' });
+    const { rows } = await pool.query<{ pid: number }>('select pg_backend_pid() as pid');
+    const removed = once(pool, 'remove');
+    await s.pool.query('select pg_terminate_backend($1)', [rows[0]?.pid]);
+    await removed;
+    await fq.put(task, 1, { subject: 'b' });
+    assert.equal(await s.status(queue, 'b'), 'pending');
+    await pool.end();
   });
 
   test('a queue that does not exist, a pool that is too small, and no handler are errors of the start', async () => {
