@@ -295,13 +295,13 @@ row! {
 /// The oldest leases of all queues; one more than a page shows, to know whether there are more.
 pub const LEASES: &str = "\
 select queue::text as queue, subject::text as subject, attempts, worker, pid,
-       extract(epoch from since)::float8 as since, extract(epoch from until)::float8 as until, binding
-from fetchq.lease_list() order by since limit 201";
+       extract(epoch from picked_at)::float8 as picked_at, extract(epoch from lease_ends)::float8 as lease_ends, binding
+from fetchq.lease_list() order by picked_at limit 201";
 
 /// A page of the leases of a queue.
 pub const QUEUE_LEASES: &str = "\
 select queue::text as queue, subject::text as subject, attempts, worker, pid,
-       extract(epoch from since)::float8 as since, extract(epoch from until)::float8 as until, binding
+       extract(epoch from picked_at)::float8 as picked_at, extract(epoch from lease_ends)::float8 as lease_ends, binding
 from fetchq.lease_list($1, max_docs => 201, after => $2)";
 
 row! {
@@ -313,8 +313,8 @@ row! {
         pub attempts: Option<i32>,
         pub worker: Option<String>,
         pub pid: Option<i32>,
-        pub since: Option<f64>,
-        pub until: Option<f64>,
+        pub picked_at: Option<f64>,
+        pub lease_ends: Option<f64>,
         pub binding: Option<String>,
     }
 }
@@ -322,8 +322,8 @@ row! {
 pub const WORKERS: &str = "\
 select name, sessions, documents, queues::text[] as queues,
        extract(epoch from since)::float8 as since,
-       extract(epoch from oldest_lease)::float8 as oldest_lease,
-       extract(epoch from next_expiry)::float8 as next_expiry, is_asked_to_stop
+       extract(epoch from oldest_picked_at)::float8 as oldest_picked_at,
+       extract(epoch from first_lease_ends)::float8 as first_lease_ends, is_asked_to_stop
 from fetchq.workers where $1::text is null or $1 = any(queues)
 order by documents desc nulls last, name limit 501";
 
@@ -336,8 +336,8 @@ row! {
         pub documents: Option<i32>,
         pub queues: Option<Vec<String>>,
         pub since: Option<f64>,
-        pub oldest_lease: Option<f64>,
-        pub next_expiry: Option<f64>,
+        pub oldest_picked_at: Option<f64>,
+        pub first_lease_ends: Option<f64>,
         pub is_asked_to_stop: Option<bool>,
     }
 }

@@ -21,7 +21,7 @@ pub enum Action {
 pub const ACTIONS: &str = "complete, drop, reject, kill, snooze or reschedule";
 
 /// The keys of a settlement, for messages.
-pub const KEYS: &str = "subject, lease, action, then, payload, result, message, details, ref_id, delay and next_iteration";
+pub const KEYS: &str = "subject, lease, action, then, payload, result, message, details, ref_id, delay and due_at";
 
 /// The keys that every action has.
 const COMMON_KEYS: [&str; 4] = ["subject", "lease", "action", "then"];
@@ -75,10 +75,10 @@ impl Action {
         let own: &[&str] = match self {
             Self::Complete => &["payload", "result"],
             Self::Drop => &[],
-            Self::Reject => &["message", "details", "ref_id", "delay", "next_iteration"],
+            Self::Reject => &["message", "details", "ref_id", "delay", "due_at"],
             Self::Kill => &["payload", "message", "details", "ref_id"],
-            Self::Snooze => &["delay", "next_iteration"],
-            Self::Reschedule => &["delay", "next_iteration", "payload"],
+            Self::Snooze => &["delay", "due_at"],
+            Self::Reschedule => &["delay", "due_at", "payload"],
         };
         COMMON_KEYS.contains(&key) || own.contains(&key)
     }

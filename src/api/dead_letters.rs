@@ -11,7 +11,7 @@ use crate::store::queues::rights::{self, Right};
 use crate::store::settle::dead_letters;
 use crate::store::settle::redrive;
 
-/// `doc_revive(queue, subject, next_iteration) → affected`: plans a killed or completed
+/// `doc_revive(queue, subject, due_at) → affected`: plans a killed or completed
 /// document again, with all its attempts.
 ///
 /// Fails with `UnknownQueue`, and with `NotSettled` when the document is neither killed nor
@@ -21,9 +21,9 @@ fn doc_revive(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let subject = subject(call, 1)?;
-        let next_iteration = call.timestamp(2, "next_iteration")?;
+        let due_at = call.timestamp(2, "due_at")?;
         rights::require(&name, Right::Work)?;
-        let revive = |queue: &Queue| dead_letters::revive(queue, subject, next_iteration);
+        let revive = |queue: &Queue| dead_letters::revive(queue, subject, due_at);
         Queue::with(&name, Right::Work, revive).map(Reply::count)
     })
 }

@@ -17,10 +17,10 @@ use crate::store::documents::lease_check::LeasedDoc;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
 
-/// `doc_extend(queue, subject, duration, lease, progress) → (next_iteration, stop)`: has a lease
+/// `doc_extend(queue, subject, duration, lease, progress) → (lease_ends, stop)`: has a lease
 /// last for `duration`, an interval, from now. `progress` replaces that of the document; NULL leaves
 /// it as it is. `stop` says whether the worker was asked to stop; with
-/// `next_iteration` NULL the document was cancelled.
+/// `lease_ends` NULL the document was cancelled.
 ///
 /// Fails with `UnknownQueue`, `BadDuration`, `NotActive`, with `LeaseLost` when the lease
 /// was lost, or with `LeaseNeeded` without the number of a lease that needs it.

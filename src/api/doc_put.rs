@@ -34,10 +34,10 @@ fn new_doc<'a>(call: &'a Call, subject: &'a str, payload: Jsonb) -> Result<NewDo
     })
 }
 
-/// `doc_put(queue, subject, payload, next_iteration, version, priority, mode, ordering_key,
+/// `doc_put(queue, subject, payload, due_at, version, priority, mode, ordering_key,
 /// max_attempts, delay, headers, expires_in, unique_by, unique_per) → action`: adds a document. When its
 /// subject exists, `mode` decides: ignore, replace, merge, earliest, debounce, reset or once. It is due at
-/// `next_iteration`, or `delay`, an interval, after the start of the transaction. With `unique_by`, the
+/// `due_at`, or `delay`, an interval, after the start of the transaction. With `unique_by`, the
 /// subject is made of these fields of the payload, and of the current period `unique_per`. NULL is the
 /// default of every argument but queue.
 ///

@@ -108,7 +108,7 @@ fn doc_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_reschedule(queue, subject, next_iteration, payload, lease, delay) → affected_rows`: plans
+/// `doc_reschedule(queue, subject, due_at, payload, lease, delay) → affected_rows`: plans
 /// the next iteration of an active document, for a time or for `delay`, an interval, after the start
 /// of the transaction. The other arguments are those of `doc_complete`.
 ///
@@ -120,7 +120,7 @@ fn doc_reschedule(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let (at, delay) = (call.opt_timestamp(2), call.opt_interval(5));
         if at.is_none() && delay.is_none() {
             return Err(Error::NeitherGiven {
-                one: "next_iteration",
+                one: "due_at",
                 other: "delay",
             });
         }
@@ -168,7 +168,7 @@ fn doc_reject(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_snooze(queue, subject, next_iteration, lease, delay) → affected_rows`: returns an active
+/// `doc_snooze(queue, subject, due_at, lease, delay) → affected_rows`: returns an active
 /// document until a time, or for `delay`, an interval, as if it had not been picked: the attempt does
 /// not count. With neither of them it is due now.
 ///
@@ -286,12 +286,12 @@ fn doc_complete_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_reschedule_many(queue, subjects, next_iteration, payloads, lease) → (subject, settled)`:
+/// `doc_reschedule_many(queue, subjects, due_at, payloads, lease) → (subject, settled)`:
 /// plans the next iteration of active documents. Errors are those of `doc_complete_many`.
 #[pg_extern(sql = false)]
 fn doc_reschedule_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let at = call.timestamp(2, "next_iteration")?;
+        let at = call.timestamp(2, "due_at")?;
         settle_many(call, (Action::Reschedule, Some(at)), 4, Some(3), None)
     })
 }

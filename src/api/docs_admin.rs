@@ -106,21 +106,21 @@ fn docs_set_priority(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// When documents are to be due, from `next_iteration` and `delay`, in microseconds since 2000.
+/// When documents are to be due, from `due_at` and `delay`, in microseconds since 2000.
 ///
 /// Fails as `doc_options::due` does, and with `NeitherGiven`.
 fn due(call: &Call, first: usize) -> Result<i64> {
     let (at, delay) = (call.opt_timestamp(first), call.opt_interval(first + 1));
     if at.is_none() && delay.is_none() {
         return Err(Error::NeitherGiven {
-            one: "next_iteration",
+            one: "due_at",
             other: "delay",
         });
     }
     doc_options::due(at, delay)
 }
 
-/// `docs_set_due(queue, next_iteration, delay, filter, max_docs, dry_run) → affected`: gives planned
+/// `docs_set_due(queue, due_at, delay, filter, max_docs, dry_run) → affected`: gives planned
 /// and pending documents another time. Fails as [`due`] does.
 #[pg_extern(sql = false)]
 fn docs_set_due(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
@@ -144,7 +144,7 @@ fn administer_one(
     })
 }
 
-/// `doc_set_due(queue, subject, next_iteration, delay) → affected`: gives a planned or pending document
+/// `doc_set_due(queue, subject, due_at, delay) → affected`: gives a planned or pending document
 /// another time. Fails as [`due`] does, too.
 #[pg_extern(sql = false)]
 fn doc_set_due(fcinfo: pg_sys::FunctionCallInfo) -> Reply {

@@ -303,10 +303,10 @@ impl Reader {
     fn check(&self, doc: &Settlement, has: impl Fn(&str) -> bool) -> Result<()> {
         let lacks = if !has("subject") {
             "it has no subject"
-        } else if has("delay") && has("next_iteration") {
-            "it has a delay and a next_iteration"
+        } else if has("delay") && has("due_at") {
+            "it has a delay and a due_at"
         } else if doc.action == Action::Reschedule && doc.at.is_none() {
-            "it has no delay and no next_iteration, which reschedule needs"
+            "it has no delay and no due_at, which reschedule needs"
         } else {
             return Ok(());
         };

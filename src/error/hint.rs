@@ -2,6 +2,7 @@
 
 use super::Error;
 use crate::domain::invalid::Invalid;
+use crate::domain::status::Status;
 use crate::domain::{filter, history_filter, queue_settings, schedule, settlement, version};
 
 impl Error {
@@ -32,8 +33,9 @@ impl Error {
             Self::NullElement { .. } => "Remove the null element.".into(),
             Self::ListLengths { .. } => "Pass one element for each subject, or no list at all.".into(),
             Self::ManyDimensions { .. } => "Pass a plain list such as array['a', 'b'].".into(),
-            Self::BadDocument { .. } | Self::NoList => r#"Pass an array such as [{"subject": "s1", "payload": {}, "version": 0, "priority": 0, "next_iteration": "2030-01-01"}]. A document without a subject gets one, and "queue" names another queue than that of the call."#.into(),
+            Self::BadDocument { .. } | Self::NoList => r#"Pass an array such as [{"subject": "s1", "payload": {}, "version": 0, "priority": 0, "due_at": "2030-01-01"}]. A document without a subject gets one, and "queue" names another queue than that of the call."#.into(),
             Self::NotMergeable { .. } => "Merge JSON objects only, or use the mode replace, which accepts any payload.".into(),
+            Self::NotActive { found: Some(Some(Status::Completed | Status::Killed)), .. } => "It is finished: doc_revive() plans it again, and doc_drop() removes it.".into(),
             Self::NotActive { .. } | Self::SomeNotActive { .. } => "Only an active document can be settled: the lease may have expired, or another session has settled the document.".into(),
             Self::SettledBefore { .. } => "This call is repeated, as after a broken connection, and nothing is left to do. Roll back what this transaction has done for the document: the one that settled it has done the same, and has committed.".into(),
             Self::LeaseLost { .. } | Self::SomeLeasesLost { .. } => "The lease expired, the session that it was bound to ended, or the document was cancelled or released. Roll back the work that was done for it. Call doc_extend() before a lease expires.".into(),

@@ -131,7 +131,7 @@ begin
                     using queue, case when takes_document then pg_catalog.to_jsonb(doc) else doc.payload end;
             end if;
             if at is not null then
-                answer := pg_catalog.jsonb_build_object('action', 'reschedule', 'next_iteration', at);
+                answer := pg_catalog.jsonb_build_object('action', 'reschedule', 'due_at', at);
             elsif answer is null then
                 answer := '{}';
             elsif pg_catalog.jsonb_typeof(answer) operator(pg_catalog.<>) 'object' then

@@ -75,7 +75,7 @@ def frozen(db):
     for table, left_out in (("docs", "{worker_session}"), ("logs", "{}"), ("history", "{}"), ("metrics", "{}")):
         for (row,) in rows(db, f"select to_jsonb(t) - '{left_out}'::text[] from fetchq_data.still__{table} t"):
             found[table, row.get("id", row["subject"] if "subject" in row else None)] = row
-    for subject, *lease in rows(db, "select subject, version, attempts, lease, worker, until, binding from fetchq.lease_list('still')"):
+    for subject, *lease in rows(db, "select subject, version, attempts, lease, worker, lease_ends, binding from fetchq.lease_list('still')"):
         found["lease", subject] = lease
     for subject, *document in rows(db, "select * from fetchq.docs_list('still', '{\"all\": true}')"):
         found["doc_list", subject] = document

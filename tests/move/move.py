@@ -339,7 +339,7 @@ class Run:
                 except psycopg.Error as error:
                     return f"{error.sqlstate}: {error}"
             for n, (subject, lease, ends) in enumerate(held):
-                told = rows(db, "select worker, lease, until from fetchq.lease_list('held') where subject = %s", subject)
+                told = rows(db, "select worker, lease, lease_ends from fetchq.lease_list('held') where subject = %s", subject)
                 if told != [("holder", lease, ends)]:
                     wrong.append(f"{subject} was leased by holder with {lease} until {ends}, and is by {told}")
                 for other in (lease - 1, lease + 1):
@@ -355,7 +355,7 @@ class Run:
                 if said != 1:
                     wrong.append(f"{subject}: its lease {lease} does not settle it: {said}")
                 if n == 0:
-                    held[1:] = [(s, l, e) for s, l, e in rows(db, "select subject, lease, until from fetchq.lease_list('held')") if s in {h[0] for h in held}]
+                    held[1:] = [(s, l, e) for s, l, e in rows(db, "select subject, lease, lease_ends from fetchq.lease_list('held')") if s in {h[0] for h in held}]
         self.bound.close()
         self.test(f"{name}: leases of before are extended and settled on the new server, by their numbers alone", wrong)
 

@@ -175,7 +175,7 @@ def test_documents_have_the_keys_of_doc_put() -> None:
         "payload": {"x": 1},
         "subject": "a",
         "priority": 5,
-        "next_iteration": "2030-01-01T00:00:00+00:00",
+        "due_at": "2030-01-01T00:00:00+00:00",
         "expires_in": "3600.000000 seconds",
         "unique_by": ["to"],
         "unique_per": "7200.000000 seconds",

@@ -180,7 +180,7 @@ macro_rules! options {
 
         /// When it is due: a time in ISO 8601 with its zone.
         pub fn at($self, time: impl Into<String>) -> Self {
-            $self.option("next_iteration", time.into())
+            $self.option("due_at", time.into())
         }
 
         /// After how long it is dropped if nobody has begun to work on it.

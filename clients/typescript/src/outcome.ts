@@ -22,7 +22,7 @@ export class Outcome {
 function time(when: When | undefined): Record<string, string> {
   if (when === undefined) return {};
   if (typeof when !== 'object') return { delay: interval(when) };
-  return { next_iteration: typeof when.at === 'string' ? when.at : when.at.toISOString() };
+  return { due_at: typeof when.at === 'string' ? when.at : when.at.toISOString() };
 }
 
 /** Leaves out keys without a value, because `undefined` and a missing key are the same to the server. */

@@ -142,7 +142,7 @@ export async function encode(
     headers: Object.keys(headers).length > 0 ? headers : undefined,
     version: task.version === 0 ? undefined : task.version,
     delay: options.delay === undefined ? undefined : interval(options.delay),
-    next_iteration: options.at instanceof Date ? options.at.toISOString() : options.at,
+    due_at: options.at instanceof Date ? options.at.toISOString() : options.at,
     priority: options.priority,
     mode: options.mode,
     ordering_key: options.orderingKey,

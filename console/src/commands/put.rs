@@ -81,7 +81,7 @@ pub async fn run(session: &Session, out: &Output, args: PutArgs) -> Result<ExitC
         ("subject", args.subject.map(Value::from)),
         ("mode", args.mode.map(Value::from)),
         ("delay", args.delay.map(Value::from)),
-        ("next_iteration", args.at.map(Value::from)),
+        ("due_at", args.at.map(Value::from)),
         ("priority", args.priority.map(Value::from)),
         ("version", args.version.map(Value::from)),
         ("ordering_key", args.ordering_key.map(Value::from)),

@@ -141,12 +141,12 @@ fn draw_lines(frame: &mut Frame, area: Rect, screen: &Screen, queue: &str, theme
 fn draw_leases(frame: &mut Frame, area: Rect, leases: &[Lease], theme: Theme) {
     let heads = ["LEASED", "WORKER", "ATTEMPT", "FOR", "UNTIL IN"];
     let rows = leases.iter().map(|lease| {
-        let left = lease.until.map(|until| until - now());
+        let left = lease.lease_ends.map(|end| end - now());
         TableRow::new([
             lease.subject.clone(),
             lease.worker.clone().unwrap_or_default(),
             lease.attempts.map_or_else(String::new, |n| n.to_string()),
-            duration(lease.since.map(|since| (now() - since).max(0.0))),
+            duration(lease.picked_at.map(|since| (now() - since).max(0.0))),
             match left {
                 Some(left) if left < 0.0 => "expired".to_owned(),
                 left => duration(left),

@@ -100,8 +100,8 @@ fn table(context: &Context, found: &[Worker], queue: Option<&str>) -> Markup {
                         td class="number" { (count(worker.documents.map(i64::from))) }
                         td { (worker.queues.as_deref().unwrap_or_default().join(", ")) }
                         td class="nowrap" { (ago(worker.since)) }
-                        td class="nowrap" { (ago(worker.oldest_lease)) }
-                        td class="nowrap" { (ago(worker.next_expiry)) }
+                        td class="nowrap" { (ago(worker.oldest_picked_at)) }
+                        td class="nowrap" { (ago(worker.first_lease_ends)) }
                         @if context.app.allow_actions {
                             td class="nowrap" {
                                 (forms::button(context, "Stop…", "small", &back, &[("do", "worker_stop"), ("name", &worker.name)]))
@@ -141,8 +141,8 @@ fn lease_table(
                         td { (lease.worker.as_deref().unwrap_or("–")) }
                         td class="number" { (lease.pid.map_or("–".to_owned(), |pid| pid.to_string())) }
                         td class="number" { (count(lease.attempts.map(i64::from))) }
-                        td class="nowrap" { (ago(lease.since)) }
-                        td class="nowrap" { (ago(lease.until)) }
+                        td class="nowrap" { (ago(lease.picked_at)) }
+                        td class="nowrap" { (ago(lease.lease_ends)) }
                         td { (lease.binding.as_deref().unwrap_or("–")) }
                     }
                 }

@@ -2,7 +2,7 @@
 -- are those of hot functions.
 
 create function fetchq.doc_revive(
-    queue text, subject text, next_iteration timestamptz default pg_catalog.now(),
+    queue text, subject text, due_at timestamptz default pg_catalog.now(),
     out affected bigint
 )
 language c volatile parallel unsafe

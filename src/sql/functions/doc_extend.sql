@@ -4,7 +4,7 @@
 create function fetchq.doc_extend(
     queue text, subject text, duration interval, lease bigint default null,
     progress jsonb default null,
-    out next_iteration timestamptz, out stop boolean
+    out lease_ends timestamptz, out stop boolean
 )
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_extend_wrapper';

@@ -45,7 +45,7 @@ create type fetchq.popped as (
     iterations bigint,
     created_at timestamptz,
     last_iteration timestamptz,
-    next_iteration timestamptz,
+    due_at timestamptz,
     lock_upgrade timestamptz
 );
 comment on type fetchq.popped is 'A row of fetchq.doc_pop()';

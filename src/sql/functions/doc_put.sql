@@ -3,7 +3,7 @@
 
 create function fetchq.doc_put(
     queue text, subject text default null, payload jsonb default '{}',
-    next_iteration timestamptz default null, version int default 0,
+    due_at timestamptz default null, version int default 0,
     priority int default 0, mode text default null, ordering_key text default null,
     max_attempts int default null, delay interval default null, headers jsonb default null,
     expires_in interval default null, unique_by text[] default null, unique_per interval default null,

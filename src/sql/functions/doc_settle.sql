@@ -9,7 +9,7 @@ create function fetchq.doc_complete(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_complete_wrapper';
 comment on function fetchq.doc_complete(text, text, jsonb, bigint, jsonb) is
-    'Settles an active document as completed, with a result; with a lease, only while that lease lasts';
+    'Settles a leased document as completed, with a result; what doc_lease() has leased needs its lease number, and is settled only while that lease lasts';
 
 create function fetchq.doc_kill(
     queue text, subject text, payload jsonb default null, lease bigint default null,
@@ -19,17 +19,17 @@ create function fetchq.doc_kill(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_kill_wrapper';
 comment on function fetchq.doc_kill(text, text, jsonb, bigint, text, jsonb) is
-    'Settles an active document as killed, so that it never runs again; with a lease, only while that lease lasts';
+    'Kills a document, so that it does not run again: a leased one with its lease number, while that lease lasts, or one that nobody has leased';
 
 create function fetchq.doc_reschedule(
-    queue text, subject text, next_iteration timestamptz default null,
+    queue text, subject text, due_at timestamptz default null,
     payload jsonb default null, lease bigint default null, delay interval default null,
     out affected_rows int
 )
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_reschedule_wrapper';
 comment on function fetchq.doc_reschedule(text, text, timestamptz, jsonb, bigint, interval) is
-    'Plans the next iteration of an active document, for a time or after a delay; with a lease, only while that lease lasts';
+    'Plans the next iteration of a leased document, for a time or after a delay; what doc_lease() has leased needs its lease number, and is settled only while that lease lasts';
 
 create function fetchq.doc_drop(
     queue text, subject text, lease bigint default null,
@@ -38,7 +38,7 @@ create function fetchq.doc_drop(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_drop_wrapper';
 comment on function fetchq.doc_drop(text, text, bigint) is
-    'Settles an active document by removing it; with a lease, only while that lease lasts';
+    'Removes a document: a leased one with its lease number, while that lease lasts, or one that nobody has leased';
 
 create function fetchq.doc_reject(
     queue text, subject text, message text, details jsonb default null, ref_id text default null,
@@ -51,7 +51,7 @@ comment on function fetchq.doc_reject(text, text, text, jsonb, text, bigint, int
     'Returns an active document after a failure: it is retried after the delay, or by the backoff of the queue, or when its lease would have expired; it is killed after its last attempt';
 
 create function fetchq.doc_snooze(
-    queue text, subject text, next_iteration timestamptz default null,
+    queue text, subject text, due_at timestamptz default null,
     lease bigint default null, delay interval default null,
     out affected_rows int
 )
@@ -81,7 +81,7 @@ comment on function fetchq.doc_complete_many(text, text[], jsonb[], bigint, json
     'Settles active documents as completed; with a lease, it settles all of them or fails';
 
 create function fetchq.doc_reschedule_many(
-    queue text, subjects text[], next_iteration timestamptz, payloads jsonb[] default null,
+    queue text, subjects text[], due_at timestamptz, payloads jsonb[] default null,
     lease bigint default null,
     out subject text, out settled boolean
 )

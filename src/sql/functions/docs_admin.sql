@@ -52,7 +52,7 @@ comment on function fetchq.docs_set_priority(text, int, jsonb, int, boolean) is
     'Gives planned and pending documents another priority, the oldest first';
 
 create function fetchq.docs_set_due(
-    queue text, next_iteration timestamptz default null, delay interval default null,
+    queue text, due_at timestamptz default null, delay interval default null,
     filter jsonb default '{}', max_docs int default 1000, dry_run boolean default false,
     out affected bigint
 )
@@ -62,7 +62,7 @@ comment on function fetchq.docs_set_due(text, timestamptz, interval, jsonb, int,
     'Gives planned and pending documents another time, the oldest first';
 
 create function fetchq.doc_set_due(
-    queue text, subject text, next_iteration timestamptz default null, delay interval default null,
+    queue text, subject text, due_at timestamptz default null, delay interval default null,
     out affected bigint
 )
 language c volatile parallel unsafe

@@ -32,8 +32,8 @@ create type fetchq.lease as (
     lease bigint,
     worker text,
     pid int,
-    since timestamptz,
-    until timestamptz,
+    picked_at timestamptz,
+    lease_ends timestamptz,
     binding text,
     worker_session bigint
 );
@@ -51,7 +51,7 @@ comment on function fetchq.lease_list(text, int, text) is
 
 create view fetchq.leases as select * from fetchq.lease_list();
 comment on view fetchq.leases is
-    'The leased documents: by which worker, since and until when';
+    'The leased documents: by which worker, from when and until when';
 
 create view fetchq.workers with (security_barrier) as
 with leased as materialized (select * from fetchq.lease_list()),
@@ -69,8 +69,8 @@ select
     coalesce(array_agg(distinct l.queue::text order by l.queue::text)
         filter (where l.queue is not null), '{}') as queues,
     min(s.since) as since,
-    min(l.since) as oldest_lease,
-    min(l.until) as next_expiry,
+    min(l.picked_at) as oldest_picked_at,
+    min(l.lease_ends) as first_lease_ends,
     coalesce(bool_or(t.number <> all (s.known_stops)) filter (where t.number is not null), false)
         as is_asked_to_stop
 from sessions s

@@ -9,16 +9,16 @@ use crate::pg::hash;
 use crate::pg::json::Jsonb;
 use crate::pg::time::{self, Interval};
 
-/// When a document is due, in microseconds since 2000: at `next_iteration`, or `delay` after the
+/// When a document is due, in microseconds since 2000: at `due_at`, or `delay` after the
 /// start of the transaction; now with neither of them.
 ///
 /// Fails with `Error::BothGiven` when both are given, with `Error::BadDuration` or
 /// `Error::LongDuration` for a delay that is negative, infinite or too long.
-pub fn due(next_iteration: Option<i64>, delay: Option<Interval>) -> Result<i64> {
-    match (next_iteration, delay) {
+pub fn due(due_at: Option<i64>, delay: Option<Interval>) -> Result<i64> {
+    match (due_at, delay) {
         (Some(_), Some(_)) => Err(Error::BothGiven {
             one: "delay",
-            other: "next_iteration",
+            other: "due_at",
         }),
         (Some(at), None) => Ok(at),
         (None, Some(delay)) => Ok(delay.as_duration("delay")?.after(time::now())),

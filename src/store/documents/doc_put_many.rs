@@ -28,7 +28,7 @@ const KEYS: [&str; 14] = [
     "payload",
     "version",
     "priority",
-    "next_iteration",
+    "due_at",
     "ordering_key",
     "max_attempts",
     "mode",
@@ -99,15 +99,15 @@ fn check(spi: &Spi, docs: Arg) -> Result<()> {
 // The values are read as JSON: an error of the server would not say which document has one that is
 // not valid.
 static READ: Statement = Statement::new(
-    "select i.subject, coalesce(i.payload, '{}') as payload, i.version, i.priority, i.next_iteration,
+    "select i.subject, coalesce(i.payload, '{}') as payload, i.version, i.priority, i.due_at,
          i.ordering_key, i.max_attempts, i.mode, i.delay, i.headers, i.queue, i.expires_in,
          i.unique_by, i.unique_per
      from rows from (pg_catalog.jsonb_to_recordset($1) as (
          subject pg_catalog.text, payload pg_catalog.jsonb, version pg_catalog.jsonb, priority pg_catalog.jsonb,
-         next_iteration pg_catalog.jsonb, ordering_key pg_catalog.jsonb, max_attempts pg_catalog.jsonb,
+         due_at pg_catalog.jsonb, ordering_key pg_catalog.jsonb, max_attempts pg_catalog.jsonb,
          mode pg_catalog.jsonb, delay pg_catalog.jsonb, headers pg_catalog.jsonb, queue pg_catalog.jsonb,
          expires_in pg_catalog.jsonb, unique_by pg_catalog.jsonb, unique_per pg_catalog.jsonb)) with ordinality
-         as i (subject, payload, version, priority, next_iteration, ordering_key, max_attempts, mode, delay, headers, queue, expires_in,
+         as i (subject, payload, version, priority, due_at, ordering_key, max_attempts, mode, delay, headers, queue, expires_in,
              unique_by, unique_per, n)
      order by i.n",
 );
@@ -233,7 +233,7 @@ impl Element<'_> {
 
     /// The document. `mode` is for one that names no mode of its own.
     fn read(&self, mode: Option<Mode>) -> Result<ListedDoc> {
-        let next_iteration = self.parsed(5, "next_iteration", time::parse_timestamp)?;
+        let due_at = self.parsed(5, "due_at", time::parse_timestamp)?;
         let delay = self.parsed(9, "delay", Interval::parse)?;
         let expires_in = self.parsed(12, "expires_in", Interval::parse)?;
         let own_mode = self.text(8, "mode")?;
@@ -261,7 +261,7 @@ impl Element<'_> {
             payload,
             version: self.integer(3, "version")?.unwrap_or(0),
             priority: self.integer(4, "priority")?.unwrap_or(0),
-            next_iteration: self.option(doc_options::due(next_iteration, delay))?,
+            next_iteration: self.option(doc_options::due(due_at, delay))?,
             ordering_key,
             max_attempts: self.option(doc_options::max_attempts(max_attempts))?,
             headers: self.option(doc_options::headers(self.rows.json(self.row, 10)))?,

@@ -144,7 +144,7 @@ impl Function {
             ("subjects", _) => Value::texts(&["m1", "m2"]),
             ("payloads" | "results", _) => Value::Jsons(vec![json!({"a": 1}), json!([])]),
             ("docs", _) => Value::Json(json!([
-                {"subject": "m1", "payload": {"a": 1}, "version": 0, "priority": 5, "next_iteration": "2020-01-01"},
+                {"subject": "m1", "payload": {"a": 1}, "version": 0, "priority": 5, "due_at": "2020-01-01"},
                 {"subject": "m2"},
             ])),
             // The form for arguments without a type.
@@ -197,7 +197,7 @@ impl Function {
             ("field", _) => Value::text("created_at"),
             ("unit", _) => Value::text("minute"),
             ("from_time", _) => Value::Time(Utc::now() - TimeDelta::hours(1)),
-            ("next_iteration" | "before" | "to_time", _) => {
+            ("due_at" | "next_iteration" | "before" | "to_time", _) => {
                 Value::Time(Utc::now() - TimeDelta::seconds(60))
             }
             ("version" | "priority" | "skip", _) => Value::Int(0),

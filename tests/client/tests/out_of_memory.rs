@@ -367,7 +367,7 @@ async fn a_background_worker_that_gets_no_more_memory_goes_on_later() {
         }
         session
             .sql(&format!(
-                "select fetchq.doc_put('q' || i, 't{turn}', next_iteration => now() + interval '100 ms') from generate_series(1, 30) i"
+                "select fetchq.doc_put('q' || i, 't{turn}', due_at => now() + interval '100 ms') from generate_series(1, 30) i"
             ))
             .await;
         tokio::time::sleep(std::time::Duration::from_millis(700)).await;

@@ -164,7 +164,7 @@ async fn settings_of_a_session_reach_other_clients() {
         .await;
     a.sql("set fetchq.worker = 'a'").await;
     b.sql("select fetchq.doc_lease('q')").await;
-    let worker = "select worker from fetchq.leases order by since desc limit 1";
+    let worker = "select worker from fetchq.leases order by picked_at desc limit 1";
     assert_eq!(b.text(worker).await, "a", "b leases in the name of a");
     // An argument is of the call alone.
     b.sql("select fetchq.doc_lease('q', worker => 'b')").await;

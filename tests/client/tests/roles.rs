@@ -201,7 +201,7 @@ async fn neither_stops_workers_of_the_other() {
     a.sql("set fetchq.worker = 'mine'; select fetchq.doc_push('q', 'work'); select fetchq.doc_pick('q', 1)")
         .await;
     let subject = a
-        .text("select subject from fetchq.leases where worker = 'mine' order by since desc limit 1")
+        .text("select subject from fetchq.leases where worker = 'mine' order by picked_at desc limit 1")
         .await;
     let extend = format!("select stop from fetchq.doc_extend('q', '{subject}', '1 hour')");
     b.sql("select fetchq.worker_stop('mine')").await;

@@ -113,7 +113,7 @@ async fn a_kept_lease_lasts_as_long_as_its_session() {
     })
     .await;
     let left = look
-        .text("select until > now() + interval '10 s' from fetchq.leases")
+        .text("select lease_ends > now() + interval '10 s' from fetchq.leases")
         .await;
     assert_eq!(left, "t");
     // Without a background worker the lease is neither extended nor ended.
@@ -193,7 +193,7 @@ async fn a_lease_of_a_call_lasts_as_long_as_the_call() {
         let _ = session.batch_execute(call).await;
         session
     });
-    let extended = "select count(*) from fetchq.leases where until > since + interval '10 s'";
+    let extended = "select count(*) from fetchq.leases where lease_ends > picked_at + interval '10 s'";
     wait_until("the lease is extended", async || {
         look.text(extended).await == "1"
     })

@@ -92,7 +92,7 @@ async fn the_background_worker_hears_of_a_load_without_notes() {
         .sql(
             "create extension fetchq;
              select fetchq.queue_create('q'); select fetchq.queue_create('r');
-             select fetchq.doc_put(q, 'later', next_iteration => now() + interval '1 day') from unnest('{q,r}'::text[]) q",
+             select fetchq.doc_put(q, 'later', due_at => now() + interval '1 day') from unnest('{q,r}'::text[]) q",
         )
         .await;
     worker_comes(&session, "postgres").await;

@@ -38,7 +38,7 @@ async fn a_background_worker_killed_in_the_middle_of_a_batch() {
             "select fetchq.queue_create('q');
              update fetchq.jobs set settings = '{{\"delay\": \"100ms\", \"limit\": {BATCH}}}' where task = 'mnt';
              select count(*) from fetchq.doc_put_many('q', (
-                 select jsonb_agg(jsonb_build_object('subject', 'd' || n, 'next_iteration', now() + interval '2 s'))
+                 select jsonb_agg(jsonb_build_object('subject', 'd' || n, 'due_at', now() + interval '2 s'))
                  from generate_series(1, {DOCUMENTS}) n))"
         ))
         .await;

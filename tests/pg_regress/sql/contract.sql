@@ -156,7 +156,7 @@ select * from fetchq.doc_push('rq_contract', 's8');
 select subject from fetchq.doc_pick('rq_contract', 1);
 select * from fetchq.doc_push('rq_contract', 's9', '{}', '2020-01-01');
 select subject from fetchq.doc_pick(queue => 'rq_contract', version => 0, max_docs => 1, duration => interval '5m');
-select * from fetchq.doc_reschedule(queue => 'rq_contract', subject => 's9', next_iteration => '2020-01-01');
+select * from fetchq.doc_reschedule(queue => 'rq_contract', subject => 's9', due_at => '2020-01-01');
 select * from fetchq.queue_drop_logs('rq_contract', '24h');
 select * from fetchq.queue_drop_logs('rq_contract', '2000-01-01'::timestamptz);
 do $$

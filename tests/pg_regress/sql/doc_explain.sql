@@ -38,7 +38,7 @@ select fetchq.queue_resume('rq_why');
 update fetchq_data.rq_why__docs set lock_upgrade = now() where subject = 'version';
 select * from test.why('version') where reason = 'set_aside';
 -- Never.
-select fetchq.doc_put('rq_why', 'never', next_iteration => 'infinity');
+select fetchq.doc_put('rq_why', 'never', due_at => 'infinity');
 select * from test.why('never');
 -- Settled, and gone.
 select fetchq.doc_complete('rq_why', 'first');

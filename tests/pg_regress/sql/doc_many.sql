@@ -9,7 +9,7 @@ select * from fetchq.doc_put_many('rq_many', '[
     {"subject": "a"},
     {"subject": "b", "priority": 3, "payload": {"x": 1}},
     {"subject": "a", "priority": 9},
-    {"subject": "c", "version": 2, "next_iteration": "2030-01-01"}]');
+    {"subject": "c", "version": 2, "due_at": "2030-01-01"}]');
 select * from fetchq.doc_put_many('rq_many', '[{"subject": "c"}, {"subject": "d", "payload": null}]');
 select * from fetchq.doc_put_many('rq_many', '[]');
 select action from fetchq.doc_put_many('rq_many', '[{"subject": "e", "payload": {"n": 1}}, {"subject": "f", "payload": null}]');
@@ -49,7 +49,7 @@ select * from fetchq.doc_put_many('rq_many', '[
     {"subject": "new"},
     {"subject": "c", "version": 2, "priority": 4, "payload": {"moved": true}},
     {"subject": "d", "payload": {"stays": "completed"}, "mode": "replace,once"},
-    {"subject": "new", "priority": 8, "next_iteration": "2030-01-01"}]', 'replace');
+    {"subject": "new", "priority": 8, "due_at": "2030-01-01"}]', 'replace');
 select * from test.many where subject in ('a', 'c', 'd', 'new') order by subject;
 select test.error($$select * from fetchq.doc_put_many('rq_many', '[{"subjet": "x"}]', 'replace')$$);
 select test.error($$select * from fetchq.doc_put_many('rq_nope', '[{"subject": "x"}]', 'replace')$$);

@@ -61,9 +61,9 @@ set fetchq.direct = off;
 select put_reset('2050-01-01');
 select * from fetchq.doc_put_many('put', '[
     {"subject": "z", "payload": {"a": 1}},
-    {"subject": "known", "payload": {"a": 1}, "next_iteration": "2040-01-01", "mode": "earliest"},
+    {"subject": "known", "payload": {"a": 1}, "due_at": "2040-01-01", "mode": "earliest"},
     {"subject": "a", "payload": [1], "priority": 4, "ordering_key": "k", "max_attempts": 2, "mode": "replace"},
-    {"subject": "killed", "mode": "reset", "next_iteration": "2060-01-01"},
+    {"subject": "killed", "mode": "reset", "due_at": "2060-01-01"},
     {"subject": "known", "payload": {"b": 2}},
     {"subject": "active"}]', 'merge');
 select * from put_show();
@@ -130,7 +130,7 @@ select subject, status, payload from put_show();
 select put_reset('2050-01-01');
 begin;
 select fetchq.doc_put('put', 'soon', delay => '0'), fetchq.doc_put('put', 'later', delay => '1 hour'),
-    fetchq.doc_put('put', 'never', next_iteration => 'infinity'), fetchq.doc_put('put', 'ever', next_iteration => '-infinity'),
+    fetchq.doc_put('put', 'never', due_at => 'infinity'), fetchq.doc_put('put', 'ever', due_at => '-infinity'),
     fetchq.doc_put('put', 'bare', null, null, null, null, null, null, null, null, null);
 select subject, action from fetchq.doc_put_many('put', '[{"subject": "in a list", "delay": "90 minutes"}, {"subject": "at once"}]', null);
 select subject, status, next_iteration - now() as delay, version, priority, payload, headers
@@ -170,14 +170,14 @@ drop function put_headers(jsonb);
 
 -- Errors.
 select put_reset('2050-01-01');
-select test.error($$select fetchq.doc_put('put', 'x', delay => '1 hour', next_iteration => now())$$);
+select test.error($$select fetchq.doc_put('put', 'x', delay => '1 hour', due_at => now())$$);
 select test.error($$select fetchq.doc_put('put', 'x', delay => '-1 s')$$);
 select test.error($$select fetchq.doc_put('put', 'x', delay => '300000 years')$$);
 select test.error($$select fetchq.doc_put('put', 'x', delay => 'soon')$$);
 select test.error($$select fetchq.doc_put('put', 'x', headers => '[]')$$);
 select test.error($$select fetchq.doc_put('put', 'x', headers => 'null')$$);
 select test.error($$select fetchq.doc_put('put', 'x', ordering_key => repeat('k', 256))$$);
-select test.error($$select fetchq.doc_put_many('put', '[{"subject": "x"}, {"subject": "y", "delay": "1 s", "next_iteration": "2030-01-01"}]')$$);
+select test.error($$select fetchq.doc_put_many('put', '[{"subject": "x"}, {"subject": "y", "delay": "1 s", "due_at": "2030-01-01"}]')$$);
 select test.error($$select fetchq.doc_put_many('put', '[{"subject": "x"}, {"subject": "y", "delay": "-1 s"}]')$$);
 select test.error($$select fetchq.doc_put_many('put', '[{"subject": "x"}, {"subject": "y", "delay": "soon"}]')$$);
 select test.error($$select fetchq.doc_put_many('put', '[{"subject": "x"}, {"subject": "y", "headers": "z"}]')$$);

@@ -117,7 +117,7 @@ begin
         foreach mode in array modes loop
             at := at + 1;
             actions := actions || fetchq.doc_put('ev', 's', jsonb_build_object(chr(96 + at), at), mode => mode,
-                next_iteration => timestamptz '2040-01-01 00:00:00+00' - make_interval(years => at), priority => at, headers => jsonb_build_object('h', at)) || ' ';
+                due_at => timestamptz '2040-01-01 00:00:00+00' - make_interval(years => at), priority => at, headers => jsonb_build_object('h', at)) || ' ';
         end loop;
         select d.queued - 'ordering_key' - 'max_attempts' - 'version' into queued from fetchq_data.ev__docs d;
         if retry then

@@ -208,7 +208,7 @@ rollback;
 drop trigger keep on fetchq_data.rq_adm__docs;
 select fetchq.queue_truncate('rq_adm'), fetchq.queue_truncate('rq_adm_2');
 select from fetchq.queue_configure('rq_adm', '{"ordered": true}') one, fetchq.queue_configure('rq_adm_2', '{"ordered": true}');
-select fetchq.doc_put('rq_adm', s, ordering_key => 'k', next_iteration => '2020-01-01') from unnest('{d,c,b,a,e}'::text[]) s;
+select fetchq.doc_put('rq_adm', s, ordering_key => 'k', due_at => '2020-01-01') from unnest('{d,c,b,a,e}'::text[]) s;
 select subject, status, lock_upgrade from fetchq_data.rq_adm__docs order by seq;
 select fetchq.docs_retry('rq_adm');
 select fetchq.docs_kill('rq_adm', '{"ordering_key": "k"}', 1);

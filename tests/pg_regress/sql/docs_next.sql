@@ -1,6 +1,6 @@
 -- docs_next: settles a list, and leases the next documents.
 select was_created from fetchq.queue_create('rq_dn', '{"lease": "7 minutes", "max_attempts": 3}');
-select fetchq.doc_put('rq_dn', 'a' || i, '{}', next_iteration => timestamptz '2020-01-01' + i * interval '1 second') from generate_series(1, 6) i;
+select fetchq.doc_put('rq_dn', 'a' || i, '{}', due_at => timestamptz '2020-01-01' + i * interval '1 second') from generate_series(1, 6) i;
 create table held (subject text primary key, lease bigint);
 create function one(subject text, what jsonb) returns jsonb language sql as $$
     select jsonb_build_object('subject', h.subject, 'lease', h.lease) || what from held h where h.subject = $1
@@ -32,7 +32,7 @@ from fetchq.docs_next('rq_dn', jsonb_build_array(one('a4', '{"action": "reject",
 rollback;
 begin;
 select subject, attempts, iterations, lease > lease_of('a4') as is_greater
-from fetchq.docs_next('rq_dn', jsonb_build_array(one('a4', '{"action": "snooze", "next_iteration": "2019-01-01"}')), 1);
+from fetchq.docs_next('rq_dn', jsonb_build_array(one('a4', '{"action": "snooze", "due_at": "2019-01-01"}')), 1);
 rollback;
 begin;
 select subject, attempts, iterations, payload from fetchq.docs_next('rq_dn', jsonb_build_array(one('a4', '{"action": "reschedule", "delay": "0", "payload": 7}')), 5);

@@ -10,7 +10,7 @@ begin
     perform fetchq.doc_pick('rq_due', 0, 4, '1h');
     perform fetchq.doc_complete('rq_due', 'done'), fetchq.doc_kill('rq_due', 'dead'), fetchq.doc_reject('rq_due', 'retry', 'no luck', '{}');
     perform fetchq.doc_put('rq_due', 'now-1'), fetchq.doc_put('rq_due', 'now-2', priority => 3);
-    perform fetchq.doc_put('rq_due', 'later-1', delay => '1 hour'), fetchq.doc_put('rq_due', 'later-2', next_iteration => 'infinity', priority => 5);
+    perform fetchq.doc_put('rq_due', 'later-1', delay => '1 hour'), fetchq.doc_put('rq_due', 'later-2', due_at => 'infinity', priority => 5);
     perform test.delta('rq_due');
 end $$;
 begin;
@@ -57,7 +57,7 @@ select count(*) from test.docs where due = 'due' and status = 1;
 -- In the order of a key, a document that is put off makes way for the next one.
 select fetchq.queue_truncate('rq_due');
 select from fetchq.queue_configure('rq_due', '{"ordered": true}');
-select fetchq.doc_put('rq_due', s, ordering_key => 'k', next_iteration => '2020-01-01') from unnest('{a,b,c}'::text[]) s;
+select fetchq.doc_put('rq_due', s, ordering_key => 'k', due_at => '2020-01-01') from unnest('{a,b,c}'::text[]) s;
 select subject, status, lock_upgrade from test.docs;
 select fetchq.doc_set_due('rq_due', 'a', '2100-01-01'), fetchq.doc_set_due('rq_due', 'c', '2019-01-01'), fetchq.doc_set_priority('rq_due', 'c', 3);
 select subject, status, priority, lock_upgrade from test.docs;

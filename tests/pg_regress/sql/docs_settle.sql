@@ -27,7 +27,7 @@ select * from fetchq.docs_settle('rq_ds', jsonb_build_array(
     one('s7', '{"action": "snooze", "delay": "1 hour"}'),
     one('s8', '{"action": "snooze"}'),
     one('s10', '{"action": "reschedule", "delay": "2 hours", "payload": "x"}'),
-    one('s11', '{"action": "reschedule", "next_iteration": "2020-01-01"}'),
+    one('s11', '{"action": "reschedule", "due_at": "2020-01-01"}'),
     one('s12', '{"action": "reject", "message": ""}'),
     (select jsonb_build_object('subject', subject, 'lease', lease::text, 'action', 'reschedule', 'delay', '0') from held where subject = 's13')
 ));
@@ -84,12 +84,12 @@ insert into bad (settlements) select jsonb_build_array(one('s20', '{"action": "d
     '{"subject": "s1", "action": "drop", "payload": {}}', '{"subject": "s1", "action": "complete", "delay": "1 s"}', '{"subject": "s1", "action": "complete", "message": "m"}',
     '{"subject": "s1", "action": "kill", "delay": "1 s"}', '{"subject": "s1", "action": "kill", "result": 1}', '{"subject": "s1", "action": "snooze", "payload": {}}',
     '{"subject": "s1", "action": "reschedule", "result": {}, "delay": "0"}', '{"subject": "s1", "action": "reject", "message": "m", "payload": {}}',
-    '{"subject": "s1", "action": "reschedule"}', '{"subject": "s1", "action": "reschedule", "delay": null, "next_iteration": null}',
-    '{"subject": "s1", "action": "snooze", "delay": "1 s", "next_iteration": "2030-01-01"}',
+    '{"subject": "s1", "action": "reschedule"}', '{"subject": "s1", "action": "reschedule", "delay": null, "due_at": null}',
+    '{"subject": "s1", "action": "snooze", "delay": "1 s", "due_at": "2030-01-01"}',
     '{"subject": "s1", "action": "snooze", "delay": 5}', '{"subject": "s1", "action": "snooze", "delay": "soon"}', '{"subject": "s1", "action": "snooze", "delay": "-1 s"}',
     '{"subject": "s1", "action": "snooze", "delay": "100000000000000 years"}', '{"subject": "s1", "action": "snooze", "delay": "170000000 years"}', '{"subject": "s1", "action": "snooze", "delay": ""}',
-    '{"subject": "s1", "action": "snooze", "next_iteration": 7}', '{"subject": "s1", "action": "snooze", "next_iteration": "whenever"}',
-    '{"subject": "s1", "action": "snooze", "next_iteration": "2030-02-30"}', '{"subject": "s1", "action": "snooze", "next_iteration": "2030-01-01 Mars/Base"}',
+    '{"subject": "s1", "action": "snooze", "due_at": 7}', '{"subject": "s1", "action": "snooze", "due_at": "whenever"}',
+    '{"subject": "s1", "action": "snooze", "due_at": "2030-02-30"}', '{"subject": "s1", "action": "snooze", "due_at": "2030-01-01 Mars/Base"}',
     '{"subject": "s20", "action": "snooze"}'
 ]::jsonb[]) b;
 insert into bad (settlements) values ('{}'), ('{"subject": "s1", "action": "drop"}'), ('7'), ('null'), ('"[]"');

@@ -66,10 +66,10 @@ select fetchq.doc_put('rq_expiry', 'a', mode => 'earliest', delay => '1 hour', e
 select * from test.expiry();
 select fetchq.doc_put('rq_expiry', 'a', mode => 'replace', delay => '1 hour');
 select * from test.expiry();
-select fetchq.doc_put('rq_expiry', 'a', mode => 'replace', next_iteration => 'infinity', expires_in => '1 hour');
+select fetchq.doc_put('rq_expiry', 'a', mode => 'replace', due_at => 'infinity', expires_in => '1 hour');
 select * from test.expiry();
 -- A time in the past: from now on.
-select fetchq.doc_put('rq_expiry', 'old', next_iteration => '2020-01-01', expires_in => '1 hour');
+select fetchq.doc_put('rq_expiry', 'old', due_at => '2020-01-01', expires_in => '1 hour');
 select expires_at - now() between interval '59 minutes' and interval '1 hour' as is_from_now from fetchq.doc_get('rq_expiry', 'old');
 
 -- The setting of the queue: all calls that add documents, from then on.

@@ -214,7 +214,7 @@ select subject, lock_upgrade from fetchq_data.line__docs order by 1;
 select test.run_line();
 -- Documents are put.
 select * from fetchq.doc_put_many('line', '[{"subject": "z", "ordering_key": "k"}, {"subject": "a", "ordering_key": "k"}, {"subject": "m", "ordering_key": "k"},
-    {"subject": "first", "ordering_key": "k", "next_iteration": "2020-01-01"}]');
+    {"subject": "first", "ordering_key": "k", "due_at": "2020-01-01"}]');
 select test.run_line();
 -- Documents are retried, killed, and redriven.
 insert into fetchq_data.line__docs (subject, status, ordering_key, next_iteration)

@@ -47,7 +47,7 @@ rollback;
 -- doc_revive: whatever was settled.
 begin;
 select s, fetchq.doc_revive('rq_revive', s) from unnest('{done,dead,dropped,cancelled}'::text[]) s;
-select fetchq.doc_revive('rq_revive', 'rejected', next_iteration => '2100-01-01');
+select fetchq.doc_revive('rq_revive', 'rejected', due_at => '2100-01-01');
 select subject, status, attempts from test.docs;
 select test.delta('rq_revive'), test.exact('rq_revive');
 select test.error(c) from unnest(array[$$select fetchq.doc_revive('rq_revive', 'done')$$, $$select fetchq.doc_revive('rq_revive', 'nobody')$$]) c;

@@ -37,8 +37,8 @@ select * from fetchq.doc_complete_many('rq_lease', '{g,h}', lease => lease_of('g
 -- Extending: the new duration starts now, and may be longer or shorter.
 select fetchq.doc_push('rq_lease', 'x', '{}', '2000-01-01');
 update held set lease = p.lease from fetchq.doc_pick('rq_lease', '5m') p where held.subject = 'a';
-select next_iteration > now() + interval '59 minutes' as is_later, stop from fetchq.doc_extend('rq_lease', 'x', '1 hour', lease_of('a'));
-select next_iteration < now() + interval '2 minutes' as is_sooner, stop from fetchq.doc_extend('rq_lease', 'x', '1 minute', lease_of('a'));
+select lease_ends > now() + interval '59 minutes' as is_later, stop from fetchq.doc_extend('rq_lease', 'x', '1 hour', lease_of('a'));
+select lease_ends < now() + interval '2 minutes' as is_sooner, stop from fetchq.doc_extend('rq_lease', 'x', '1 minute', lease_of('a'));
 select stop from fetchq.doc_extend('rq_lease', 'x', '1 minute');
 select fetchq.doc_extend('rq_lease', 'x', '-1 minute', lease_of('a'));
 select fetchq.doc_extend('rq_none', 'x', '1 minute', 1);
@@ -94,7 +94,7 @@ select subject from fetchq.doc_pick('rq_who', 2);
 select queue, subject, version, attempts, worker, pid = pg_backend_pid() as is_mine, binding,
     until - since between interval '4m 59s' and interval '5m 1s' as for_five_minutes, lease > 0 as has_number
 from fetchq.leases where queue = 'rq_who' order by subject;
-select sessions, documents, queues, is_asked_to_stop, next_expiry > oldest_lease as expires from fetchq.workers where name = 'rq_node';
+select sessions, documents, queues, is_asked_to_stop, first_lease_ends > oldest_picked_at as expires from fetchq.workers where name = 'rq_node';
 select fetchq.worker_stop('rq_node');
 select stop from fetchq.doc_extend('rq_who', 'w1', '5m');
 select is_asked_to_stop from fetchq.workers where name = 'rq_node';
@@ -178,7 +178,7 @@ select subject, fetchq.doc_reject('rq_retry', subject, 'm', '{}', delay => '-1 s
 select was_created from fetchq.queue_create('rq_page');
 select fetchq.doc_push('rq_page', 'p' || i) from generate_series(1, 7) i;
 select count(*) from fetchq.doc_pick('rq_page', 6, '1h');
-select subject, queue, until > now() + interval '59 minutes' as lasts from fetchq.lease_list('rq_page');
+select subject, queue, lease_ends > now() + interval '59 minutes' as lasts from fetchq.lease_list('rq_page');
 select subject from fetchq.lease_list('rq_page', 2);
 select subject from fetchq.lease_list('rq_page', 2, 'p2');
 select subject from fetchq.lease_list('rq_page', max_docs => 9, after => 'p5');

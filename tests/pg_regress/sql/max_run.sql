@@ -16,10 +16,10 @@ select fetchq.doc_extend('rq_max_run', 'a', '10 minutes') is not null;
 select lasts < interval '11 minutes' from test.run('a');
 -- Near the end it says so, with and without the direct path, one or many.
 select test.hang('55 minutes');
-select next_iteration < now() + interval '6 minutes' as is_limited, stop from fetchq.doc_extend('rq_max_run', 'a', '10 minutes');
+select lease_ends < now() + interval '6 minutes' as is_limited, stop from fetchq.doc_extend('rq_max_run', 'a', '10 minutes');
 select * from test.run('a');
 set fetchq.direct = off;
-select next_iteration < now() + interval '6 minutes' as is_limited, stop from fetchq.doc_extend('rq_max_run', 'b', '10 minutes');
+select lease_ends < now() + interval '6 minutes' as is_limited, stop from fetchq.doc_extend('rq_max_run', 'b', '10 minutes');
 reset fetchq.direct;
 select * from test.run('b');
 select x.subject, x.outcome, x.lease_ends < now() + interval '6 minutes' as is_limited, x.stop
@@ -27,13 +27,13 @@ from fetchq.docs_extend('rq_max_run', (select jsonb_agg(jsonb_build_object('subj
 select outcome from fetchq.docs_extend('rq_max_run', (select jsonb_agg(jsonb_build_object('subject', l.subject, 'lease', l.lease)) from fetchq.leases l where l.queue = 'rq_max_run' and l.subject = 'a'), '1 minute');
 -- A handler that hangs and extends does not hold its document for ever: then the lease expires as others do.
 select test.hang('2 hours');
-select next_iteration < now() as is_over from fetchq.doc_extend('rq_max_run', 'a', '10 minutes');
-select next_iteration < now() as is_over from fetchq.doc_extend('rq_max_run', 'b', '10 minutes');
+select lease_ends < now() as is_over from fetchq.doc_extend('rq_max_run', 'a', '10 minutes');
+select lease_ends < now() as is_over from fetchq.doc_extend('rq_max_run', 'b', '10 minutes');
 select * from fetchq.mnt_run('rq_max_run', 100);
 select * from test.run('a');
 select subject, attempts from fetchq.doc_pick('rq_max_run', 0, 1, '1 minute');
 -- The next attempt has its own time.
-select next_iteration > now() + interval '59 minutes' as is_whole from fetchq.doc_extend('rq_max_run', 'a', '5 hours');
+select lease_ends > now() + interval '59 minutes' as is_whole from fetchq.doc_extend('rq_max_run', 'a', '5 hours');
 
 -- A lease that lasts as long as its session ends then, too.
 set fetchq.session_leases = keep;
@@ -50,6 +50,6 @@ reset fetchq.session_leases;
 -- Without the setting nothing ends.
 select fetchq.queue_configure('rq_max_run', '{"max_run": null}') ->> 'max_run';
 select test.hang('2 hours');
-select next_iteration > now() + interval '4 hours' as is_whole from fetchq.doc_extend('rq_max_run', 'a', '5 hours');
+select lease_ends > now() + interval '4 hours' as is_whole from fetchq.doc_extend('rq_max_run', 'a', '5 hours');
 select count(fetchq.queue_drop('rq_max_run'));
 drop function test.run, test.hang;

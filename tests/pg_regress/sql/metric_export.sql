@@ -15,9 +15,9 @@ select * from test.samples('fetchq_wait_seconds');
 select from fetchq.queue_configure('rq_mon', '{"dead_letter": "rq_mon_dead", "max_attempts": 2}');
 
 -- Documents in all states, and what workers did.
-select fetchq.doc_put('rq_mon', 's' || i, next_iteration => now() - interval '1 hour') from generate_series(1, 9) i;
-select fetchq.doc_put('rq_mon', 'later', next_iteration => now() + interval '1 hour');
-select fetchq.doc_put('rq_mon', 'overdue', next_iteration => now() + interval '1 hour');
+select fetchq.doc_put('rq_mon', 's' || i, due_at => now() - interval '1 hour') from generate_series(1, 9) i;
+select fetchq.doc_put('rq_mon', 'later', due_at => now() + interval '1 hour');
+select fetchq.doc_put('rq_mon', 'overdue', due_at => now() + interval '1 hour');
 update fetchq_data.rq_mon__docs set next_iteration = now() - interval '2 minutes' where subject = 'overdue';
 select labels, value between 120 and 180 as is_two_minutes from fetchq.metric_export('fetchq_planned_overdue_seconds') where value > 0;
 select subject from fetchq.doc_pick('rq_mon', 7) order by 1;

@@ -8,7 +8,7 @@ select jsonb_strip_nulls(to_jsonb(d) - 'created_at' - 'due_at' - 'picked_at' - '
 from fetchq.doc_get('rq_read', subject) d $$;
 select fetchq.doc_put('rq_read', s, '{"n": 1}', version => 2, priority => 3, ordering_key => 'k', max_attempts => 7)
 from unnest('{pending,active,completed,killed,dropped,rejected,cancelled,popped}'::text[]) s;
-select fetchq.doc_put('rq_read', 'planned', '{}', next_iteration => now() + interval '1 hour');
+select fetchq.doc_put('rq_read', 'planned', '{}', due_at => now() + interval '1 hour');
 update fetchq_data.rq_read__docs set headers = '{"h": 1}', priority = case subject when 'pending' then 0 when 'popped' then 1 else 3 end;
 select count(*) from fetchq.doc_pick('rq_read', 2, 6, '1h');
 select fetchq.doc_complete('rq_read', 'completed', '{"n": 2}'), fetchq.doc_kill('rq_read', 'killed'), fetchq.doc_drop('rq_read', 'dropped'),

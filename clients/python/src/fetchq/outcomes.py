@@ -109,7 +109,7 @@ class _Timed(Outcome):
 
     def keys(self) -> dict[str, Any]:
         if self.at is not None:
-            return {"next_iteration": moment(self.at)}
+            return {"due_at": moment(self.at)}
         return {} if self.delay is None else {"delay": interval(self.delay)}
 
 

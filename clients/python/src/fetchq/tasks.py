@@ -86,7 +86,7 @@ class Doc:
             if (value := given.get(name)) is not None:
                 body[name] = interval(value)  # type: ignore[arg-type]
         if (at := given.get("at")) is not None:
-            body["next_iteration"] = moment(at)
+            body["due_at"] = moment(at)
         if (unique := given.get("unique")) is not None:
             body["unique_by"] = list(unique.by)
             if unique.per is not None:

@@ -81,7 +81,7 @@ test('an outcome has the keys of its settlement', () => {
   assert.deepEqual(snooze('5 min').fields, { delay: '5 min' });
   assert.deepEqual(reschedule({ at: new Date(0) }, { payload: 1 }).fields, {
     payload: 1,
-    next_iteration: '1970-01-01T00:00:00.000Z',
+    due_at: '1970-01-01T00:00:00.000Z',
   });
   assert.deepEqual(reject('no\0', { delay: 10 }).fields, { message: 'no', delay: '10 milliseconds' });
   assert.deepEqual(kill('gone', { details: [1] }).fields, { message: 'gone', details: [1] });

@@ -80,7 +80,7 @@ pub fn due(parameter: &str, text: &str) -> String {
     let is_year = |text: &str| text.chars().take(4).filter(char::is_ascii_digit).count() == 4;
     let is_point = is_year(text) && text.contains('-') || text.eq_ignore_ascii_case("infinity");
     if is_point {
-        format!("next_iteration => {parameter}::text::timestamptz")
+        format!("due_at => {parameter}::text::timestamptz")
     } else {
         format!("delay => {parameter}::text::interval")
     }

@@ -50,22 +50,22 @@ const ELEMENTS: &[(&str, &str, &str)] = &[
         "its priority is \"x",
     ),
     (
-        r#"{"subject": "s", "next_iteration": 5}"#,
+        r#"{"subject": "s", "due_at": 5}"#,
         "22023",
         "its next_iteration is 5",
     ),
     (
-        r#"{"subject": "s", "next_iteration": "soon"}"#,
+        r#"{"subject": "s", "due_at": "soon"}"#,
         "22023",
         "its next_iteration cannot be read",
     ),
     (
-        r#"{"subject": "s", "next_iteration": "294277-01-01"}"#,
+        r#"{"subject": "s", "due_at": "294277-01-01"}"#,
         "22023",
         "its next_iteration cannot be read",
     ),
     (
-        r#"{"subject": "s", "next_iteration": "2030-01-01 00:00 Mars"}"#,
+        r#"{"subject": "s", "due_at": "2030-01-01 00:00 Mars"}"#,
         "22023",
         "its next_iteration cannot be read",
     ),
@@ -92,9 +92,9 @@ const ELEMENTS: &[(&str, &str, &str)] = &[
         "\"delay\" is too long",
     ),
     (
-        r#"{"subject": "s", "delay": "1s", "next_iteration": "2030-01-01"}"#,
+        r#"{"subject": "s", "delay": "1s", "due_at": "2030-01-01"}"#,
         "22023",
-        "\"delay\" and \"next_iteration\"",
+        "\"delay\" and \"due_at\"",
     ),
     (
         r#"{"subject": "s", "ordering_key": 1}"#,
@@ -134,11 +134,11 @@ const ELEMENTS: &[(&str, &str, &str)] = &[
 
 /// Elements that are accepted: null stands for the default.
 const GOOD: &[&str] = &[
-    r#"{"subject": "g1", "payload": null, "version": null, "priority": null, "next_iteration": null,
+    r#"{"subject": "g1", "payload": null, "version": null, "priority": null, "due_at": null,
         "delay": null, "ordering_key": null, "max_attempts": null, "mode": null, "headers": null}"#,
     r#"{"subject": "g2", "payload": 1e400, "version": -2147483648, "priority": 2147483647,
-        "next_iteration": "infinity", "ordering_key": "", "max_attempts": 2147483647, "headers": {}}"#,
-    r#"{"subject": "g3", "next_iteration": "-infinity"}"#,
+        "due_at": "infinity", "ordering_key": "", "max_attempts": 2147483647, "headers": {}}"#,
+    r#"{"subject": "g3", "due_at": "-infinity"}"#,
     r#"{"subject": "g1", "delay": "0", "mode": "replace,reset"}"#,
     // They get subjects that are unique.
     "{}",
@@ -220,14 +220,14 @@ async fn a_value_of_a_megabyte_does_not_fill_the_log() {
         "version",
         "priority",
         "max_attempts",
-        "next_iteration",
+        "due_at",
         "delay",
         "mode",
         "headers",
         "ordering_key",
         "subject",
     ];
-    let settlements = ["lease", "action", "delay", "next_iteration", "subject"];
+    let settlements = ["lease", "action", "delay", "due_at", "subject"];
     let put = |key: &str| {
         format!(
             "doc_put_many('q', (select jsonb_build_array('{{\"subject\": \"s\"}}' || jsonb_build_object({key}, x)) from big))"

@@ -58,7 +58,7 @@ async fn attempt(
     for (argument, value) in function.arguments.iter().zip(&mut valid) {
         match argument.name.as_str() {
             // Only one of both may be given, and one must be.
-            "next_iteration" if is_delay => *value = Value::Null,
+            "due_at" if is_delay => *value = Value::Null,
             // Only a queue that is not here can live elsewhere.
             "queue" if function.name == "queue_place_set" => *value = Value::text("away"),
             // The other modes accept any payload.

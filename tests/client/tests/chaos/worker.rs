@@ -165,7 +165,7 @@ impl Worker {
     ) -> Result<(), Error> {
         let extended = session
             .query_one(
-                "select (extract(epoch from next_iteration) * 1000000)::int8, stop
+                "select (extract(epoch from lease_ends) * 1000000)::int8, stop
                  from fetchq.doc_extend('q', $1, interval '2 s', $2)",
                 &[&subject, &lease],
             )

@@ -31,7 +31,7 @@ const CALLS: &[(&str, &str)] = &[
     ("doc_snooze($, $, lease => $)", r#""action": "snooze""#),
     (
         "doc_snooze($, $, '2099-01-01Z', $)",
-        r#""action": "snooze", "next_iteration": "2099-01-01Z""#,
+        r#""action": "snooze", "due_at": "2099-01-01Z""#,
     ),
     (
         "doc_reschedule($, $, now() + interval '1 hour', lease => $)",
@@ -39,7 +39,7 @@ const CALLS: &[(&str, &str)] = &[
     ),
     (
         "doc_reschedule($, $, '2020-01-01Z', '{\"n\": 4}', $)",
-        r#""action": "reschedule", "next_iteration": "2020-01-01Z", "payload": {"n": 4}"#,
+        r#""action": "reschedule", "due_at": "2020-01-01Z", "payload": {"n": 4}"#,
     ),
     (
         "doc_reject($, $, 'bad luck', lease => $)",

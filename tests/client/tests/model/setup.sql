@@ -28,8 +28,8 @@ begin
             when 2 then
                 perform fetchq.doc_reject('q', s, 'why', '{}', delay => '0 s');
                 perform fetchq.doc_put_many('q', jsonb_build_array(
-                    jsonb_build_object('subject', s, 'version', v, 'priority', p, 'next_iteration', at),
-                    jsonb_build_object('subject', 't' || nextval('subjects'), 'version', v, 'priority', p, 'next_iteration', at)),
+                    jsonb_build_object('subject', s, 'version', v, 'priority', p, 'due_at', at),
+                    jsonb_build_object('subject', 't' || nextval('subjects'), 'version', v, 'priority', p, 'due_at', at)),
                     'replace');
             else
                 perform fetchq.doc_snooze('q', s, at);

@@ -101,7 +101,7 @@ async fn a_handler_decides_the_result() {
         ("answer", r#"{"action": "drop"}"#, ""),
         (
             "answer",
-            r#"{"action": "reschedule", "next_iteration": "2099-01-01", "payload": {}}"#,
+            r#"{"action": "reschedule", "due_at": "2099-01-01", "payload": {}}"#,
             "0 0 1 {}",
         ),
         (

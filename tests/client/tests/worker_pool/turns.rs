@@ -161,7 +161,7 @@ async fn busy_databases_take_turns() {
         session
             .sql(&format!(
                 "select count(*) from fetchq.doc_put_many('q', (
-                     select jsonb_agg(jsonb_build_object('subject', 'd' || n, 'next_iteration', now() + interval '1 ms'))
+                     select jsonb_agg(jsonb_build_object('subject', 'd' || n, 'due_at', now() + interval '1 ms'))
                      from generate_series(1, {DOCUMENTS}) n))"
             ))
             .await;

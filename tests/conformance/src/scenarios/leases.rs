@@ -32,7 +32,7 @@ async fn p05_a_heartbeat_keeps_the_leases_of_handlers_that_hold_the_pool(p: Plac
     .await;
     worker.event("held", json!({"subject": "greedy"})).await;
     let held = format!(
-        "select count(*) from fetchq.lease_list('{}') where until > now()",
+        "select count(*) from fetchq.lease_list('{}') where lease_ends > now()",
         p.queue
     );
     stays("no lease expires", 10, async || p.number(&held).await == 4).await;

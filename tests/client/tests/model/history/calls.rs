@@ -22,7 +22,7 @@ impl History {
         for _ in 0..self.dice.range(0, 12) {
             let (subject, at) = (self.subject(), self.time());
             documents.push(format!(
-                "jsonb_build_object('subject', '{subject}', 'version', {}, 'priority', {}, 'next_iteration', {at})",
+                "jsonb_build_object('subject', '{subject}', 'version', {}, 'priority', {}, 'due_at', {at})",
                 self.version(),
                 self.priority()
             ));
