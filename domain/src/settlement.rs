@@ -21,7 +21,8 @@ pub enum Action {
 pub const ACTIONS: &str = "complete, drop, reject, kill, snooze or reschedule";
 
 /// The keys of a settlement, for messages.
-pub const KEYS: &str = "subject, lease, action, then, payload, result, message, details, ref_id, delay and due_at";
+pub const KEYS: &str =
+    "subject, lease, action, then, payload, result, message, details, ref_id, delay and due_at";
 
 /// The keys that every action has.
 const COMMON_KEYS: [&str; 4] = ["subject", "lease", "action", "then"];

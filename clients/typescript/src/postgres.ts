@@ -9,6 +9,8 @@ const CLOSING = 100;
 export interface PendingQuery extends PromiseLike<unknown> {
   cancel(): void;
   canceller?: ((query: PendingQuery) => Promise<unknown>) | null;
+  /** The session that it was sent to. */
+  readonly state?: object | null;
 }
 
 /** What the driver uses of `sql` of postgres.js, in and outside of a transaction. */
@@ -122,10 +124,12 @@ export function postgresDriver<Tx extends PostgresSql>(root: PostgresRoot<Tx>): 
 }
 
 /**
- * Asks the server to cancel a statement. postgres.js 3.4 itself keeps no hold of the request: one that does not reach
- * the server would end the process.
+ * Asks the server to cancel a statement that was sent. postgres.js 3.4 itself keeps no hold of the request: one that
+ * does not reach the server would end the process. A connection whose first statement is cancelled while it connects
+ * is of no use to postgres.js 3.4 ever after, and all further statements wait for it.
  */
 function cancel(query: PendingQuery): void {
+  if (query.state === null) return;
   const { canceller } = query;
   if (!canceller) {
     query.cancel();

@@ -193,7 +193,8 @@ async fn a_lease_of_a_call_lasts_as_long_as_the_call() {
         let _ = session.batch_execute(call).await;
         session
     });
-    let extended = "select count(*) from fetchq.leases where lease_ends > picked_at + interval '10 s'";
+    let extended =
+        "select count(*) from fetchq.leases where lease_ends > picked_at + interval '10 s'";
     wait_until("the lease is extended", async || {
         look.text(extended).await == "1"
     })

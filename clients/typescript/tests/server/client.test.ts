@@ -16,6 +16,7 @@ import {
   classify,
   defineTask,
 } from '@fetchq/client';
+import { open, within } from '#internal/driver.js';
 import { drizzleDriver, drizzleTx } from '@fetchq/client/drizzle';
 import { knexDriver, knexTx } from '@fetchq/client/knex';
 import { kyselyDriver, kyselyTx } from '@fetchq/client/kysely';
@@ -210,6 +211,23 @@ describe('transactions', () => {
       assert.equal(await s.status(task.queue, subject), 'pending');
   });
 });
+
+for (const library of LIBRARIES) {
+  describe(`a session of ${library}`, () => {
+    const s = setup(library);
+    after(s.end);
+
+    test('answers after a cancel that came while it connects', async () => {
+      const session = await open(s.fq.driver);
+      const first = session.query('select pg_sleep(0.2)', []).catch((error: unknown) => error);
+      session.cancel();
+      await within(first, 10_000);
+      const [row] = await within(session.query('select 2 as n', []), 10_000);
+      assert.equal(Number(row?.['n']), 2);
+      session.release(false);
+    });
+  });
+}
 
 describe('a database that does not fit', () => {
   const s = setup('pg');
