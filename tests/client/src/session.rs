@@ -73,14 +73,16 @@ impl Server {
 
     /// Like [`Self::connect`], for a server that is starting.
     pub async fn connect_when_up(&self, database: &str) -> Session {
+        let mut found = None;
         wait_until("the server answers", async || {
-            match self.try_connect(database).await {
-                Ok(session) => session.batch_execute("select").await.is_ok(),
-                Err(_) => false,
+            found = self.try_connect(database).await.ok();
+            match &found {
+                Some(session) => session.batch_execute("select").await.is_ok(),
+                None => false,
             }
         })
         .await;
-        self.connect(database).await
+        found.expect("the session that has answered")
     }
 
     /// A new, empty database; drops one of that name that an earlier run left.

@@ -90,7 +90,7 @@ async fn what_waits_in_a_leased_document_survives_a_kill() {
     );
     cluster.start();
     let server = cluster.server();
-    let session = server.connect("postgres").await;
+    let mut session = server.connect("postgres").await;
     session
         .sql("create extension fetchq; select fetchq.queue_create('q'); select fetchq.doc_put('q', 's', '{\"n\": 1}');
              create table held as select lease from fetchq.doc_lease('q', 1, '1 hour');
@@ -110,11 +110,12 @@ async fn what_waits_in_a_leased_document_survives_a_kill() {
         let pid = victim.text("select pg_backend_pid()").await;
         victim.sql(&format!("begin; {what}")).await;
         cluster.kill(pid.parse().expect("a number"));
+        // All sessions end when it has, and not only that one.
         wait_until("the server has noticed", async || {
-            victim.batch_execute("select").await.is_err()
+            session.batch_execute("select").await.is_err()
         })
         .await;
-        let session = server.connect_when_up("postgres").await;
+        session = server.connect_when_up("postgres").await;
         assert_eq!(session.text(STATE).await, kept, "{what}");
     }
     // The server itself, after a put and before the settlement; then its lease expires.
