@@ -1,5 +1,4 @@
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
 import { after, describe, test } from 'node:test';
 import { sql as drizzleSql } from 'drizzle-orm';
 import { drizzle } from 'drizzle-orm/node-postgres';
@@ -257,7 +256,7 @@ describe('a database that does not fit', () => {
     const task = defineTask(queue);
     await fq.put(task, 1, { subject: 'a' });
     const { rows } = await pool.query<{ pid: number }>('select pg_backend_pid() as pid');
-    const removed = once(pool, 'remove');
+    const removed = new Promise<void>((resolve) => pool.once('remove', () => resolve()));
     await s.pool.query('select pg_terminate_backend($1)', [rows[0]?.pid]);
     await removed;
     await fq.put(task, 1, { subject: 'b' });
