@@ -1,6 +1,6 @@
 # The scripts in scripts/ do all the work. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help book console docs run start start-pg stop reset init psql setup build production clean ha move-test test test-run soak bench bench-peers lint fmt hooks matrix all install deb release version
+.PHONY: help site console docs run start start-pg stop reset init psql setup build production clean ha move-test test test-run soak bench bench-peers lint fmt hooks matrix all install deb release version
 SHELL := /bin/bash
 
 FOLDER ?= /usr/share/doc
@@ -12,7 +12,7 @@ DOCS ?= 1000000
 WORKERS ?= 16
 MOVE ?=
 PORT ?= 5432
-BOOK ?=
+SITE ?=
 CONSOLE_PORT ?= 8090
 ACTIONS ?= 0
 PG_CONFIGS ?=
@@ -63,8 +63,8 @@ docs: ## write the generated pages and pictures of docs/
 	@scripts/setup.sh && scripts/build.sh && scripts/cluster.sh dev start && \
 	  eval "$$(scripts/cluster.sh dev env)" && scripts/docs.sh
 
-book: ## build the documentation as a site with search; BOOK=--serve shows it
-	@scripts/book.sh $(BOOK)
+site: ## build the documentation as a site with search; SITE=--serve shows it
+	@scripts/book.sh $(SITE)
 
 lint: ## check format, lints, structure, links and scripts
 	@scripts/test.sh lint
@@ -132,7 +132,7 @@ clean: ## stop all servers of this checkout, remove their data and everything th
 #=              /opt/pg*)
 #= DESTDIR      for install: the folder that takes the place of /
 #= FOLDER       for run: the folder whose files are processed (/usr/share/doc)
-#= BOOK         for book: --serve shows the site on http://localhost:8091/
+#= SITE         for site: --serve shows the site on http://localhost:8091/
 #= CONSOLE_PORT for console: its port (8090; another one if that is taken)
 #= ACTIONS      for console: 1 allows actions; otherwise it is read-only
 #= MINUTES      for soak: how long it runs (30)
