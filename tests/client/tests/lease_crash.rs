@@ -380,9 +380,9 @@ async fn settling_waits_for_the_disk_unless_it_was_told_otherwise() {
     let list = settlement("");
     let then = settlement(", 'then', '[{}]'::jsonb");
     for kept in [
-        r#"{"history": null}"#,
+        r#"{"history": {"completed": null, "killed": null}}"#,
         r#"{"history": {"completed": "1 day", "killed": "1 day"}}"#,
-        r#"{"history": {"completed": null}}"#,
+        r#"{"history": {"completed": "0", "killed": "0"}}"#,
     ] {
         session
             .sql(&format!(
