@@ -52,7 +52,7 @@ export const WAIT = `call fetchq.worker_wait(queues => $1${TEXTS}, worker => $2$
 export const LEASES = `select subject${TEXT} as subject, lease${TEXT} as lease
   from fetchq.lease_list($1${TEXT}) as l
   where l.worker operator(pg_catalog.=) $2${TEXT} and l.version operator(pg_catalog.=) $3${INT}
-    and l.since operator(pg_catalog.>=) (pg_catalog.clock_timestamp() operator(pg_catalog.-) $4${INTERVAL})`;
+    and l.picked_at operator(pg_catalog.>=) (pg_catalog.clock_timestamp() operator(pg_catalog.-) $4${INTERVAL})`;
 
 export const UNFINISHED = `select count${TEXT} as count from (
   select pg_catalog.count(*) as count from pg_catalog.unnest($1${TEXTS}) as q (name),
