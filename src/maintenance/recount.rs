@@ -47,7 +47,8 @@ pub fn run(job: i32, name: &QueueName) -> Result<Ran<i32>> {
     // This precedes the snapshot of what is counted.
     let state = queue.foreign_writes();
     let noted = jobs::noted(job, Note::Counted);
-    let is_counted = (state.as_deref()).is_some_and(|state| is_counted(noted.as_deref(), state));
+    let is_same = (state.as_deref()).is_some_and(|state| is_counted(noted.as_deref(), state));
+    let is_counted = is_same && recount::has_gauges(name);
     if !is_counted {
         floor_check::check_all(&queue);
     }

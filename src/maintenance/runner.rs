@@ -18,7 +18,7 @@ use crate::store::queues::open_queue::Queue;
 use crate::store::queues::queue;
 use crate::store::queues::rights::{self, Right};
 use crate::store::upkeep::deferred_triggers::DeferredTriggers;
-use crate::store::upkeep::jobs::{self, Failure, Job, Kind, Maintenance, Part, Wait};
+use crate::store::upkeep::jobs::{self, Failure, Job, Kind, Maintenance, Note, Part, Wait};
 use crate::store::upkeep::maintenance;
 
 /// The result of running several jobs.
