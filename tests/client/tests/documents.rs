@@ -104,8 +104,8 @@ async fn a_document_that_was_put_becomes_pending_with_a_new_one_of_the_same_time
                     ),
                     true => format!(
                         "select fetchq.doc_put_many('q', jsonb_build_array(
-                             jsonb_build_object('subject', 'a', 'next_iteration', '{at}'),
-                             jsonb_build_object('subject', 'c', 'next_iteration', '{at}')), '{mode}')"
+                             jsonb_build_object('subject', 'a', 'due_at', '{at}'),
+                             jsonb_build_object('subject', 'c', 'due_at', '{at}')), '{mode}')"
                     ),
                 })
                 .await;

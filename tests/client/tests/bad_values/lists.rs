@@ -52,22 +52,22 @@ const ELEMENTS: &[(&str, &str, &str)] = &[
     (
         r#"{"subject": "s", "due_at": 5}"#,
         "22023",
-        "its next_iteration is 5",
+        "its due_at is 5",
     ),
     (
         r#"{"subject": "s", "due_at": "soon"}"#,
         "22023",
-        "its next_iteration cannot be read",
+        "its due_at cannot be read",
     ),
     (
         r#"{"subject": "s", "due_at": "294277-01-01"}"#,
         "22023",
-        "its next_iteration cannot be read",
+        "its due_at cannot be read",
     ),
     (
         r#"{"subject": "s", "due_at": "2030-01-01 00:00 Mars"}"#,
         "22023",
-        "its next_iteration cannot be read",
+        "its due_at cannot be read",
     ),
     (r#"{"subject": "s", "delay": 5}"#, "22023", "its delay is 5"),
     (

@@ -142,7 +142,7 @@ async fn a_handler_decides_the_result() {
         (
             "answer",
             r#"{"action": "reschedule"}"#,
-            r#"1 1 1 {"action": "reschedule"} settlement 1 is not valid: it has no delay and no next_iteration, which reschedule needs"#,
+            r#"1 1 1 {"action": "reschedule"} settlement 1 is not valid: it has no delay and no due_at, which reschedule needs"#,
         ),
         ("later", "{}", "3 0 1 {}"),
         ("later", r#"{"later": 1}"#, r#"0 0 1 {"later": 1}"#),
