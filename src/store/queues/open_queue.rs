@@ -276,8 +276,7 @@ impl Queue {
     /// Runs a hot statement on the queue's tables.
     pub fn run<'s>(&self, spi: &'s Spi, statement: &'static Statement, args: &[Arg]) -> Rows<'s> {
         // What a trigger of the user's writes meanwhile is not fetchq's.
-        let is_own = self.runs_nothing_else();
-        let _own = is_own.then(|| Own::begin(self.table.to_u32()));
+        let _own = (self.is_plain).then(|| Own::begin(self.table.to_u32()));
         spi.run(&self.plan(spi, statement, args), args)
     }
 
