@@ -130,6 +130,7 @@ static LEGACY_QUOTES: GucSetting<Switch> = GucSetting::<Switch>::new(Switch::Aut
 static STRICT: GucSetting<Switch> = GucSetting::<Switch>::new(Switch::Auto);
 
 static SYNCHRONOUS_LEASES: GucSetting<bool> = GucSetting::<bool>::new(false);
+static SYNCHRONOUS_SETTLING: GucSetting<bool> = GucSetting::<bool>::new(true);
 
 static DIRECT: GucSetting<bool> = GucSetting::<bool>::new(true);
 
@@ -211,6 +212,14 @@ pub fn register(is_preloading: bool) {
         c"Has a transaction that only leases documents wait for the disk and for standbys, as synchronous_commit says.",
         c"When the setting is off, such a transaction commits asynchronously. A crash, or a failover, can then lose the leases of the last moments: their documents are pending again, as if they had not been leased. The last attempt of a document always waits, and so does every lease with fetchq.compat, without fetchq in shared_preload_libraries, with citus in that list, and for 10 minutes after a crash or a promotion. Switch the setting on where another library that writes when a transaction commits stands before fetchq in the list: otherwise a crash could lose what it writes.",
         &SYNCHRONOUS_LEASES,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"fetchq.synchronous_settling",
+        c"Has a transaction that only settles documents, and leases the next ones, wait for the disk and for standbys, as synchronous_commit says.",
+        c"When the setting is off, such a transaction commits asynchronously. A crash, or a failover, can then lose what was settled in the last moments: these documents are leased until their leases end, and are processed again. A transaction that has written anything else always waits, and so does one that puts documents, that settles the last attempt of a document, or that moves one to a dead-letter queue. All wait where fetchq.synchronous_leases is never off: with fetchq.compat, without fetchq in shared_preload_libraries, with citus in that list, and for 10 minutes after a crash or a promotion.",
+        &SYNCHRONOUS_SETTLING,
         GucContext::Userset,
         GucFlags::default(),
     );
@@ -367,6 +376,14 @@ pub fn strict() -> bool {
 /// settle that of another worker, so its leases always wait.
 pub fn synchronous_leases() -> bool {
     SYNCHRONOUS_LEASES.get() || compat().is_some()
+}
+
+/// `fetchq.synchronous_settling`: whether a transaction that only settles documents commits as the
+/// session says, and not asynchronously.
+///
+/// A client of fetchq 4 settles by the subject alone, and has never lost a settlement.
+pub fn synchronous_settling() -> bool {
+    SYNCHRONOUS_SETTLING.get() || compat().is_some()
 }
 
 /// `fetchq.direct`: whether single documents may be read and written without the executor.

@@ -7,10 +7,12 @@ use crate::api::entry::respond;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::trigger::{self, TriggerEvent, WrittenRow};
+use crate::signals::foreign_writes;
 use crate::store::setup::trigger_events as store;
 
 /// `trigger_docs_ready()`: the trigger `fetchq_ready` on the documents of every queue, after
-/// insert or update of a row. It notes the row in the ready floors and wakes a waiter.
+/// insert, update or delete of a row. It notes the row in the ready floors and wakes a waiter, and it notes
+/// that somebody else than fetchq has written.
 ///
 /// Fails with `BadTrigger` when it is not called by such a trigger. A table with other columns
 /// is ignored: no floor refers to its index.
@@ -19,8 +21,13 @@ fn trigger_docs_ready(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         match trigger::written_row(call) {
             WrittenRow::NotFromRowTrigger => return Err(bad_trigger(call)),
-            WrittenRow::OtherColumns => {}
-            WrittenRow::Document(row) => store::document_written(&row),
+            WrittenRow::OtherColumns(table) | WrittenRow::Deleted(table) => {
+                foreign_writes::row_written(table.to_u32());
+            }
+            WrittenRow::Document(row) => {
+                foreign_writes::row_written(row.table.to_u32());
+                store::document_written(&row);
+            }
         }
         Ok(Reply::trigger())
     })

@@ -18,7 +18,7 @@ use crate::store::queues::open_queue::Queue;
 use crate::store::queues::queue;
 use crate::store::queues::rights::{self, Right};
 use crate::store::upkeep::deferred_triggers::DeferredTriggers;
-use crate::store::upkeep::jobs::{self, Failure, Job, Kind, Maintenance, Part, Wait};
+use crate::store::upkeep::jobs::{self, Failure, Job, Kind, Maintenance, Note, Part, Wait};
 use crate::store::upkeep::maintenance;
 
 /// The result of running several jobs.
@@ -397,7 +397,7 @@ fn run_one(job: &Job, in_parts: bool) -> Result<Ran<i32>> {
         }
         Task::Maintain => documents::run(&queue()?, settings.limit.max(0))?.map(|_| ()),
         Task::Snapshot => snapshot::run(&queue()?, SnapshotOf::All)?.map(|_| ()),
-        Task::Recount => recount::run(&queue()?)?.map(|_| ()),
+        Task::Recount => recount::run(job.id, &queue()?)?.map(|_| ()),
         Task::Retain => retain(job, &queue()?, in_parts)?.map(|more| has_more = more),
     };
     if ran == Ran::Busy {
@@ -415,13 +415,13 @@ fn run_one(job: &Job, in_parts: bool) -> Result<Ran<i32>> {
 
 /// Runs the job `drp`, and notes how far its sweep came. Returns whether something is left to do.
 fn retain(job: &Job, queue: &QueueName, in_parts: bool) -> Result<Ran<bool>> {
-    let from = jobs::swept(job.id);
+    let from = jobs::noted(job.id, Note::Swept);
     let limit = in_parts.then_some(retention::LOG_BATCH);
     let tables = retention::run(queue, limit)?;
     let history = retention::run_history(queue, from.clone(), in_parts)?;
     let history = history.map(|history| {
         if history.after != from {
-            jobs::set_swept(job.id, history.after.as_deref());
+            jobs::note(job.id, Note::Swept, history.after.as_deref());
         }
         history.has_more
     });

@@ -139,6 +139,28 @@ pub fn may_have_entries(index: pg_sys::Oid) -> bool {
     pages(index) > 1
 }
 
+/// Returns whether a write to a table in the schema `fetchq_data` may run code of somebody else: a trigger, a
+/// rule or a constraint. A table that does not exist runs none.
+pub fn runs_code(name: &str) -> bool {
+    let Some(table) = lookup_data_table(name) else {
+        return false;
+    };
+    // SAFETY: The table is opened for reading and closed again. What the relation cache has of it is read
+    // in between.
+    unsafe {
+        let relation = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);
+        if relation.is_null() {
+            return false;
+        }
+        let constr = (*(*relation).rd_att).constr;
+        let runs = !(*relation).trigdesc.is_null()
+            || !(*relation).rd_rules.is_null()
+            || (!constr.is_null() && (*constr).num_check > 0);
+        pg_sys::relation_close(relation, pg_sys::AccessShareLock as i32);
+        runs
+    }
+}
+
 /// The number of pages of a table or an index; 0 where there is none.
 fn pages(table: pg_sys::Oid) -> u32 {
     // SAFETY: The table is opened for reading and closed again.

@@ -132,6 +132,20 @@ unsafe fn new_row(call: &Call) -> Option<(&pg_sys::TriggerData, Tuple)> {
     }
 }
 
+/// Returns the table of an AFTER … FOR EACH ROW trigger, and whether the row was deleted. None when the
+/// function was not called by such a trigger.
+unsafe fn table_of_row(call: &Call) -> Option<(pg_sys::Oid, bool)> {
+    // SAFETY: The relation of a trigger call is open.
+    unsafe {
+        let data = trigger_data(call)?;
+        let event = data.tg_event;
+        let is_after = event & pg_sys::TRIGGER_EVENT_TIMINGMASK == pg_sys::TRIGGER_EVENT_AFTER;
+        let is_delete = event & pg_sys::TRIGGER_EVENT_OPMASK == pg_sys::TRIGGER_EVENT_DELETE;
+        (is_after && event & pg_sys::TRIGGER_EVENT_ROW != 0)
+            .then(|| ((*data.tg_relation).rd_id, is_delete))
+    }
+}
+
 /// A document that was inserted or updated: the columns of its index entries.
 pub struct WrittenDocument {
     /// The table of documents.
@@ -156,38 +170,42 @@ pub struct WrittenDocument {
 pub enum WrittenRow {
     /// The row is a document.
     Document(WrittenDocument),
+    /// The row was deleted.
+    Deleted(pg_sys::Oid),
     /// The table has other columns than a table of documents, or one of them is NULL. The ready
     /// floors use no index of such a table.
-    OtherColumns,
-    /// The function was not called by an AFTER INSERT or UPDATE … FOR EACH ROW trigger.
+    OtherColumns(pg_sys::Oid),
+    /// The function was not called by an AFTER … FOR EACH ROW trigger.
     NotFromRowTrigger,
 }
 
-/// Reads the row of an AFTER INSERT or UPDATE … FOR EACH ROW trigger on a table of documents.
+/// Reads the row of an AFTER … FOR EACH ROW trigger on a table of documents.
 pub fn written_row(call: &Call) -> WrittenRow {
     const COLUMNS: [ColumnType; 6] = [VERSION, PRIORITY, STATUS, ATTEMPTS, NEXT_ITERATION, SEQ];
     // SAFETY: Tuple and relation live as long as the call. The number and the type of each
     // column are checked before it is read.
     unsafe {
-        let Some((data, row)) = new_row(call) else {
-            return WrittenRow::NotFromRowTrigger;
+        let (table, (_, row)) = match (table_of_row(call), new_row(call)) {
+            (Some((table, true)), _) => return WrittenRow::Deleted(table),
+            (Some((table, false)), Some(row)) => (table, row),
+            _ => return WrittenRow::NotFromRowTrigger,
         };
         let mut values = [0; COLUMNS.len()];
         for (value, column) in values.iter_mut().zip(COLUMNS) {
             if !row.has_column(column) {
-                return WrittenRow::OtherColumns;
+                return WrittenRow::OtherColumns(table);
             }
             let Some(found) = row.value(column) else {
-                return WrittenRow::OtherColumns;
+                return WrittenRow::OtherColumns(table);
             };
             *value = found;
         }
         if !row.has_column(EXPIRES_AT) {
-            return WrittenRow::OtherColumns;
+            return WrittenRow::OtherColumns(table);
         }
         let [version, priority, status, attempts, next_iteration, seq] = values;
         WrittenRow::Document(WrittenDocument {
-            table: (*data.tg_relation).rd_id,
+            table,
             version: version as i32,
             priority: priority as i32,
             status: status as i32,
@@ -405,7 +423,7 @@ impl Drop for SuppressedTriggers {
     }
 }
 
-/// Sets whether the relation cache shows row triggers AFTER INSERT and AFTER UPDATE.
+/// Sets whether the relation cache shows row triggers AFTER INSERT, AFTER UPDATE and AFTER DELETE.
 ///
 /// The executor copies these flags of the relation cache of the session when a statement starts,
 /// and reads them to learn whether there is a trigger to call. Later they are set back to what
@@ -421,6 +439,7 @@ fn set_row_triggers(relation: pg_sys::Relation, number: i32, is_shown: bool) {
         if !triggers.is_null() && (*triggers).numtriggers == number {
             (*triggers).trig_insert_after_row = is_shown;
             (*triggers).trig_update_after_row = is_shown;
+            (*triggers).trig_delete_after_row = is_shown;
         }
     }
 }

@@ -6,6 +6,8 @@
 //! for the background worker, which notifies once for all documents that entered a status
 //! within a short time.
 
+use std::cell::Cell;
+
 use crate::pg::lasting::{Lasting, lasting};
 
 use crate::domain::names::QueueName;
@@ -20,14 +22,23 @@ use crate::signals::board::{Board, has_background_worker};
 const PAYLOAD: &str = "true";
 
 thread_local! {
+    /// What the first look of this transaction has found.
+    static IS_COLLECTING: Cell<Option<bool>> = const { Cell::new(None) };
     /// Tables, and the bits of the statuses that their documents have entered in this
     /// transaction.
     static ENTERED_STATUSES: Lasting<Vec<(u32, u32)>> = const { lasting(Vec::new()) };
 }
 
-/// Returns whether the background worker sends the notifications of this session.
+/// Returns whether the background worker sends the notifications of this session. Within a transaction
+/// that stays as it was: who has passed over a trigger for that reason announces the document later.
 pub fn is_collecting() -> bool {
-    settings::notify() == Notify::BackgroundWorker && has_background_worker()
+    let is_collecting =
+        || settings::notify() == Notify::BackgroundWorker && has_background_worker();
+    IS_COLLECTING.get().unwrap_or_else(|| {
+        let found = is_collecting();
+        IS_COLLECTING.set(Some(found));
+        found
+    })
 }
 
 /// Announces that documents of a table have entered a status, when this transaction commits.
@@ -58,6 +69,7 @@ pub fn before_commit(board: Option<&Board>, database: u32) {
 /// Leaves the announcements of this transaction for the background worker. To be called after
 /// the commit.
 pub fn after_commit(board: Option<&Board>, database: u32) {
+    IS_COLLECTING.set(None);
     ENTERED_STATUSES.with(|entered| {
         let mut entered = entered.borrow_mut();
         if entered.is_empty() {
@@ -72,6 +84,7 @@ pub fn after_commit(board: Option<&Board>, database: u32) {
 
 /// Discards the announcements of this transaction. To be called after a rollback.
 pub fn after_rollback() {
+    IS_COLLECTING.set(None);
     ENTERED_STATUSES.with(|entered| entered.borrow_mut().clear());
 }
 

@@ -12,6 +12,7 @@ use crate::signals::activity::Progress;
 use crate::signals::background_worker::{BOUND_LEASES_LOOK_US, BackgroundWorker};
 use crate::signals::databases::Databases;
 use crate::signals::due_changes::Change;
+use crate::signals::foreign_writes::ForeignWrites;
 use crate::signals::jobs_processes::JobsProcesses;
 use crate::signals::process_slot::ProcessSlot;
 
@@ -34,6 +35,7 @@ pub struct Board {
     pub jobs_processes: JobsProcesses,
     background_workers: [BackgroundWorker; BACKGROUND_WORKERS],
     pub progress: Progress,
+    pub foreign_writes: ForeignWrites,
     /// The last lease number that was given.
     lease_number: AtomicI64,
     /// Until when a lease must not be lost: microseconds since 2000, or `FIRST_LEASE`. 0: any lease may
@@ -63,6 +65,7 @@ impl Board {
             jobs_processes: JobsProcesses::new(),
             background_workers: [const { BackgroundWorker::empty() }; BACKGROUND_WORKERS],
             progress: Progress::new(),
+            foreign_writes: ForeignWrites::new(),
             lease_number: AtomicI64::new(0),
             leases_last_until: AtomicI64::new(0),
         }

@@ -15,7 +15,7 @@ use crate::pg::transaction::{self, End};
 use crate::pg::{durability, relation, session, time, utility};
 use crate::signals::board::{Board, board};
 use crate::signals::waiters::waiters;
-use crate::signals::{announce, wakeups};
+use crate::signals::{announce, foreign_writes, wakeups};
 
 /// Whether this transaction has written counter events.
 static HAS_EVENTS: AtomicBool = AtomicBool::new(false);
@@ -32,6 +32,7 @@ pub fn watch() {
         if end != End::Committing {
             durability::transaction_ended();
         }
+        foreign_writes::transaction_ended(end, board, database);
         match end {
             End::Committing => {
                 announce::before_commit(board, database);
@@ -143,6 +144,7 @@ fn prepared_ended() {
         entry.set_events(true);
     }
     board.schedules_changed(database);
+    board.foreign_writes.add_unknown();
 }
 
 /// Records that this transaction writes counter events, so that they are packed after its commit.

@@ -10,6 +10,7 @@ pub mod board;
 pub mod commit;
 pub mod databases;
 pub mod due_changes;
+pub mod foreign_writes;
 pub mod jobs_processes;
 pub mod process_slot;
 pub mod progress;

@@ -77,6 +77,12 @@ const RECOUNT: &str = "with
         set value = excluded.value, updated_at = excluded.updated_at
         where m.value {<>} excluded.value";
 
+/// Returns whether the gauges of a queue are there: somebody may have deleted them.
+pub fn has_gauges(name: &QueueName) -> bool {
+    const FIND: &str = "select from fetchq.metrics m where m.queue {=} $1 and m.metric {=} 'cnt'";
+    spi::connect(|spi| !spi.once(FIND, &[Arg::from(name.as_str())]).is_empty())
+}
+
 /// Recounts the gauges of a queue and repairs those that differ. Returns how many did. Busy while
 /// another session changes the queue or its counters. Fails with `Error::UnknownQueue`.
 pub fn recount(name: &QueueName) -> Result<Ran<i32>> {

@@ -92,7 +92,7 @@ macro_rules! into_history {
             "
                  returning {kept_as_it_is}, ",
             $settled,
-            ", d.seq, d.worker_session as leased_by, d.queued),
+            ", d.seq, d.worker_session as leased_by, d.queued, d.max_attempts as most),
              kept as (
                  insert into {history} (outcome, worker, ran, {kept})
                  select ",
@@ -103,7 +103,7 @@ macro_rules! into_history {
             $has_run,
             " then greatest(pg_catalog.clock_timestamp() {-} r.picked_at, interval '0') end, {kept}
                  from removed r order by r.seq)
-             select r.subject::pg_catalog.text, r.version, r.picked_at, r.attempts, r.priority, r.seq, r.queued
+             select r.subject::pg_catalog.text, r.version, r.picked_at, r.attempts, r.priority, r.seq, r.queued, r.most
              from removed r"
         )
     };

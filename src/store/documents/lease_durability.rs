@@ -1,12 +1,16 @@
-//! Which leases a crash may lose after their commit, so that the commit need not wait for the disk.
+//! Which leases and settlements a crash may lose after their commit, so that the commit need not wait for
+//! the disk.
 //!
 //! A document whose lease is lost is pending again, as if it had not been leased: it is leased
 //! again with another number, and a worker that holds the lost number can no longer settle it. So
 //! documents are processed at least once, as always, and nobody settles what another one has
 //! leased. What a commit that waits has settled is never lost with them, because the server loses
 //! only the end of its write-ahead log.
+//!
+//! A settlement may be lost only where somebody has chosen that (`fetchq.synchronous_settling`): its
+//! document is leased until the lease ends, and is then processed again.
 
-use crate::pg::{durability, session};
+use crate::pg::{durability, relation, session};
 use crate::settings;
 use crate::signals::board::{Board, board};
 use crate::signals::commit;
@@ -33,6 +37,31 @@ pub fn pick(queue: &Queue, kind: PickKind, work: impl FnOnce() -> i32) -> i32 {
         commit::lease_given();
     }
     picked
+}
+
+/// Runs `work`, which settles documents of a queue and does nothing else. Its transaction commits
+/// asynchronously where a crash may lose it: not where code of the user's may write anything, and not soon
+/// after a crash, as in [`pick`].
+pub fn settle<R>(queue: &Queue, work: impl FnOnce() -> R) -> R {
+    let could_be_lost = !settings::synchronous_settling()
+        && !others_write_at_commit()
+        && queue.runs_nothing_else()
+        && !["history", "logs"]
+            .map(|table| queue.name.relation(table))
+            .iter()
+            .any(|table| relation::runs_code(table))
+        && board().is_some_and(Board::may_lose_leases);
+    match could_be_lost {
+        true => durability::may_be_lost(work),
+        false => work(),
+    }
+}
+
+/// Has the commit of a settlement wait for the disk where losing it would lose more than time: a
+/// document that has had all its attempts would be killed, though it was processed, and one that moves to
+/// another queue meets the triggers there.
+pub fn settled_for_good() {
+    durability::must_not_be_lost();
 }
 
 /// Returns whether a library is preloaded that writes when a transaction commits, and that fetchq does

@@ -33,6 +33,7 @@ use crate::ready::floors::{self, QueueFloors};
 use crate::ready::group::Views;
 use crate::settings;
 use crate::signals::announce;
+use crate::signals::foreign_writes::{self, Own};
 use crate::store::queues::plans::PlanSet;
 use crate::store::queues::policy::Policy;
 use crate::store::queues::queue_catalog::{self, QueueInfo};
@@ -274,6 +275,8 @@ impl Queue {
 
     /// Runs a hot statement on the queue's tables.
     pub fn run<'s>(&self, spi: &'s Spi, statement: &'static Statement, args: &[Arg]) -> Rows<'s> {
+        // What a trigger of the user's writes meanwhile is not fetchq's.
+        let _own = (self.is_plain).then(|| Own::begin(self.table.to_u32()));
         spi.run(&self.plan(spi, statement, args), args)
     }
 
@@ -340,6 +343,14 @@ impl Queue {
             due_index: self.floors.due_index?,
             epoch: floors::epoch_of(file.number, self.floors.trigger?.into_inner()),
         })
+    }
+
+    /// What changes when somebody else than fetchq has written documents of the queue, and after a crash.
+    /// None: nobody would know, because of what [`Self::floors`] lists.
+    pub fn foreign_writes(&self) -> Option<String> {
+        let epoch = self.floors()?.epoch;
+        let writes = foreign_writes::state(session::database(), self.table.to_u32())?;
+        Some(format!("{epoch:x}.{writes}"))
     }
 
     /// The ready floors of the queue, and the levels of a version. None where they cannot be

@@ -42,13 +42,13 @@ static QUEUE: Statement = Statement::new(
     "select
         q.id as id,
 
-        -- The trigger of the ready floors, as it was made (21: after, for each row, insert
-        -- or update), on a heap without children (2: heap).
+        -- The trigger of the ready floors, as it was made (29: after, for each row, insert,
+        -- update or delete), on a heap without children (2: heap).
         (select t.xmin from pg_catalog.pg_trigger t
          where t.tgrelid {=} $2
              and t.tgname {=} 'fetchq_ready'
              and t.tgenabled {=} 'A'
-             and t.tgtype {=} 21
+             and t.tgtype {=} 29
              and t.tgqual is null
              and t.tgattr::pg_catalog.text {=} ''
              and t.tgfoid {=} 'fetchq.trigger_docs_ready'::pg_catalog.regproc

@@ -8,9 +8,10 @@ use crate::store::queues::statement::render;
 
 // The trigger notes every row that a pick or maintenance can find in shared memory, whatever
 // wrote it: also COPY, logical replication, and a session with session_replication_role =
-// replica. It does not see the rows of fetchq's own statements, which note their entries
+// replica. And it tells `cmp` that somebody else has written or removed documents. It does not see the rows of fetchq's own statements, which note their entries
 // themselves, because that costs less.
-const CREATE_READY_TRIGGER: &str = "create trigger fetchq_ready after insert or update on {docs}
+const CREATE_READY_TRIGGER: &str =
+    "create trigger fetchq_ready after insert or update or delete on {docs}
     for each row execute function fetchq.trigger_docs_ready()";
 
 const ENABLE_READY_TRIGGER: &str = "alter table {docs} enable always trigger fetchq_ready";

@@ -26,6 +26,7 @@ use crate::store::documents::error_log::log_failure;
 use crate::store::documents::history::Outcome;
 use crate::store::documents::history_worker::session_name;
 use crate::store::documents::lease_check::{LeasedDoc, holds_lease, lease_needed};
+use crate::store::documents::lease_durability;
 use crate::store::documents::leases;
 use crate::store::documents::queued::queued_of;
 use crate::store::queues::open_queue::Queue;
@@ -90,7 +91,7 @@ impl Seen {
 
     /// The document has had all its attempts.
     fn is_last(&self, queue: &Queue) -> bool {
-        self.attempts >= self.max_attempts.unwrap_or(queue.policy.max_attempts)
+        is_last(queue, self.attempts, self.max_attempts)
     }
 
     /// When the document is retried, in microseconds since 2000: when the caller says, or after the
@@ -105,6 +106,10 @@ impl Seen {
             (None, None) => self.next_iteration,
         }
     }
+}
+
+fn is_last(queue: &Queue, attempts: i32, max_attempts: Option<i32>) -> bool {
+    attempts >= max_attempts.unwrap_or(queue.policy.max_attempts)
 }
 
 /// What is done with a document.
@@ -172,6 +177,8 @@ pub(in crate::store) struct Settled {
     picked_at: Option<i64>,
     /// The number of the attempt that has ended, for the log.
     attempt: Option<i32>,
+    /// It may have had all its attempts.
+    is_last: bool,
     /// None: it has left the table.
     stays: Option<Stays>,
     /// What was put on it while it was leased, as JSON text.
@@ -258,6 +265,7 @@ impl Run<'_> {
                 version: seen.version,
                 picked_at: seen.picked_at,
                 attempt: Some(seen.attempts),
+                is_last: seen.is_last(self.queue),
                 stays: decision.stays(row.int4(Column::Priority), attempts, seq),
                 queued: seen.queued,
             });
@@ -280,7 +288,7 @@ impl Run<'_> {
             _ => Form::Many,
         };
         let decision = Decision::new(self.queue, &self.docs[*first], effect, seen);
-        self.run_form(spi, form, &decision, order, seen.map(|seen| seen.attempts));
+        self.run_form(spi, form, &decision, order, seen);
     }
 
     /// Moves the documents to the history.
@@ -300,7 +308,7 @@ impl Run<'_> {
         form: Form,
         decision: &Decision,
         order: &[usize],
-        attempt: Option<i32>,
+        seen: Option<&Seen>,
     ) {
         let docs: Vec<&Settlement> = order.iter().map(|at| &self.docs[*at]).collect();
         let Some(first) = docs.first() else {
@@ -342,7 +350,15 @@ impl Run<'_> {
                 event: decision.event(self.effect.leaves),
                 version: rows.get(row, 2).unwrap_or(0),
                 picked_at: rows.timestamp(row, 3),
-                attempt: decision.to.map_or(Some(attempts), |_| attempt),
+                attempt: decision
+                    .to
+                    .map_or(Some(attempts), |_| seen.map(|seen| seen.attempts)),
+                is_last: match (seen, decision.to) {
+                    (Some(seen), _) => seen.is_last(self.queue),
+                    (None, None) => is_last(self.queue, attempts, rows.get(row, 8)),
+                    // The row has lost its attempts.
+                    (None, Some(_)) => true,
+                },
                 stays: decision.stays(priority.unwrap_or(0), attempts, seq),
                 queued: queued_of(&rows, row, 7),
             });
@@ -368,6 +384,7 @@ impl Run<'_> {
                 version: seen.version,
                 picked_at: seen.picked_at,
                 attempt: Some(seen.attempts),
+                is_last: true,
                 stays: None,
                 queued: seen.queued,
             });
@@ -406,6 +423,9 @@ impl Run<'_> {
 /// and a failure is logged. Fails as `dead_letters::settle_failed` does.
 fn finish(queue: &Queue, doc: &Settlement, settled: &Settled) -> Result<()> {
     let (event, version) = (settled.event, settled.version);
+    if settled.is_last {
+        lease_durability::settled_for_good();
+    }
     if let Some(stays) = &settled.stays
         && matches!(stays.status, Status::Pending | Status::Planned)
     {
@@ -467,8 +487,10 @@ pub(in crate::store) fn settle_run(
 /// the number settles it, and as [`settle_run`] does.
 pub fn settle_one(queue: &Queue, doc: &Settlement) -> Result<()> {
     let mut settled = [None];
-    holding_queued_key(queue, &doc.subject, || {
-        settle_run(queue, slice::from_ref(doc), &[0], &mut settled)
+    lease_durability::settle(queue, || {
+        holding_queued_key(queue, &doc.subject, || {
+            settle_run(queue, slice::from_ref(doc), &[0], &mut settled)
+        })
     })?;
     match settled {
         [Some(_)] => Ok(()),
@@ -485,11 +507,13 @@ pub fn settle_alike(queue: &Queue, docs: &[Settlement]) -> Result<Vec<bool>> {
     order.dedup_by(|at, first| docs[*at].subject == docs[*first].subject);
     let mut settled = vec![None; docs.len()];
     let settle = || settle_run(queue, docs, &order, &mut settled);
-    holding_keys(
-        queue,
-        || subjects_of(docs),
-        || counter_log::together(settle),
-    )?;
+    lease_durability::settle(queue, || {
+        holding_keys(
+            queue,
+            || subjects_of(docs),
+            || counter_log::together(settle),
+        )
+    })?;
     let left = order.iter().filter(|at| settled[**at].is_none());
     let left = left.map(|at| &docs[*at]).filter(|doc| doc.lease.is_none());
     let left: Vec<&Settlement> = left.collect();

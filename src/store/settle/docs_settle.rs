@@ -8,6 +8,7 @@ use crate::pg::{process, spi};
 use crate::store::bounds::keys::holding_keys;
 use crate::store::counters::counter_log;
 use crate::store::documents::history::Outcome as HistoryOutcome;
+use crate::store::documents::lease_durability;
 use crate::store::queues::open_queue::Queue;
 use crate::store::settle::doc_settle::{in_order, settle_run, subjects_of};
 use crate::store::settle::repeated::unsettled_error;
@@ -128,10 +129,12 @@ pub fn settle(queue: &Queue, docs: &[Settlement], fails_on_lost: bool) -> Result
         }
         Ok(())
     };
-    holding_keys(
-        queue,
-        || subjects_of(docs),
-        || counter_log::together(settle),
-    )?;
+    lease_durability::settle(queue, || {
+        holding_keys(
+            queue,
+            || subjects_of(docs),
+            || counter_log::together(settle),
+        )
+    })?;
     Ok(outcomes)
 }

@@ -167,7 +167,8 @@ effects! {
 
 /// What a statement returns of each document as it was written, or as it was removed, after the subject
 /// that the caller knows: a trigger of the user's may change it. `history::SETTLE` returns the same.
-const RETURNED: &str = "d.version, d.picked_at, d.attempts, d.priority, d.seq, d.queued";
+const RETURNED: &str =
+    "d.version, d.picked_at, d.attempts, d.priority, d.seq, d.queued, d.max_attempts";
 
 impl Effect {
     /// The effect of an action.

@@ -237,17 +237,35 @@ const RESCHEDULE: &str = "update fetchq.jobs set next_iteration = pg_catalog.now
             pg_catalog.jsonb_build_object('error', coalesce(kills_error, sessions_error)))
     where id {=} $1";
 
-const GET_SWEPT: &str = "select payload {->>} 'swept' from fetchq.jobs where id {=} $1";
+/// What a job notes for its next run, in its payload.
+#[derive(Debug, Clone, Copy)]
+pub enum Note {
+    /// The subject up to which `drp` has swept the queue. Without, it begins with the first document.
+    Swept,
+    /// When `cmp` has counted the documents, and what there was to count.
+    Counted,
+}
 
-const SET_SWEPT: &str = "update fetchq.jobs set payload = case
-        when $2 is null then payload {-} 'swept'
-        else coalesce(payload, '{}') {||} pg_catalog.jsonb_build_object('swept', $2) end
+impl Note {
+    fn key(self) -> &'static str {
+        match self {
+            Self::Swept => "swept",
+            Self::Counted => "counted",
+        }
+    }
+}
+
+const GET_NOTE: &str = "select payload {->>} $2 from fetchq.jobs where id {=} $1";
+
+const SET_NOTE: &str = "update fetchq.jobs set payload = case
+        when $3 is null then payload {-} $2
+        else coalesce(payload, '{}') {||} pg_catalog.jsonb_build_object($2, $3) end
     where id {=} $1";
 
-/// The subject up to which a job has swept its queue. None: it begins with the first document.
-pub fn swept(id: i32) -> Option<String> {
+/// What a job has noted. None: nothing.
+pub fn noted(id: i32, note: Note) -> Option<String> {
     spi::connect(|spi| {
-        let rows = spi.once(GET_SWEPT, &[Arg::from(id)]);
+        let rows = spi.once(GET_NOTE, &[Arg::from(id), Arg::from(note.key())]);
         if rows.is_empty() {
             None
         } else {
@@ -256,10 +274,11 @@ pub fn swept(id: i32) -> Option<String> {
     })
 }
 
-/// Notes the subject up to which a job has swept its queue. None: the sweep is complete.
-pub fn set_swept(id: i32, after: Option<&str>) {
+/// Notes something for the next run of a job. None: nothing.
+pub fn note(id: i32, note: Note, value: Option<&str>) {
+    let args = [Arg::from(id), Arg::from(note.key()), Arg::from(value)];
     spi::connect(|spi| {
-        spi.once(SET_SWEPT, &[Arg::from(id), Arg::from(after)]);
+        spi.once(SET_NOTE, &args);
     });
 }
 

@@ -349,6 +349,173 @@ async fn what_else_a_transaction_does_is_on_disk_when_it_commits() {
     cluster.stop("fast");
 }
 
+/// A document of `q` that is leased, as `subject` and `lease`.
+const HELD: &str = "(select subject, lease from fetchq.doc_lease('q', 1, '1 hour')) held";
+
+fn settlement(more: &str) -> String {
+    format!(
+        "jsonb_build_array(jsonb_build_object('subject', subject, 'lease', lease, 'action', 'complete'{more}))"
+    )
+}
+
+/// With `fetchq.synchronous_settling = off`, in queues that keep what is finished in the table, in the
+/// history, and nowhere.
+#[tokio::test]
+async fn settling_waits_for_the_disk_unless_it_was_told_otherwise() {
+    let (cluster, server) = cluster("settle_commit").await;
+    let session = server.connect("postgres").await;
+    session
+        .sql(
+            "create table mine (id int);
+             select fetchq.queue_create('failed');
+             select fetchq.queue_create('own');
+             select fetchq.doc_append('own', '{}') from generate_series(1, 20);
+             create function noted() returns trigger language plpgsql as
+                'begin insert into mine values (2); return null; end';
+             create trigger noted after update on fetchq_data.own__docs
+                for each row execute function noted()",
+        )
+        .await;
+    let frozen = freeze_wal_writer(&cluster, &session).await;
+    let list = settlement("");
+    let then = settlement(", 'then', '[{}]'::jsonb");
+    for kept in [
+        r#"{"history": {"completed": null, "killed": null}}"#,
+        r#"{"history": {"completed": "1 day", "killed": "1 day"}}"#,
+        r#"{"history": {"completed": "0", "killed": "0"}}"#,
+    ] {
+        session
+            .sql(&format!(
+                "reset fetchq.synchronous_settling;
+                 select fetchq.queue_configure('q', '{kept}'), fetchq.queue_truncate('q', true);
+                 select fetchq.doc_append('q', '{{}}') from generate_series(1, 200)"
+            ))
+            .await;
+        let settles = [
+            format!("select fetchq.doc_complete('q', subject, lease => lease) from {HELD}"),
+            format!("select fetchq.doc_kill('q', subject, lease => lease) from {HELD}"),
+            format!("select fetchq.doc_drop('q', subject, lease => lease) from {HELD}"),
+            format!(
+                "select fetchq.doc_reject('q', subject, 'no', lease => lease, delay => '1 day') from {HELD}"
+            ),
+            format!(
+                "select fetchq.doc_reschedule('q', subject, delay => '1 day', lease => lease) from {HELD}"
+            ),
+            format!("select fetchq.docs_settle('q', {list}) from {HELD}"),
+            format!("select fetchq.docs_next('q', {list}, 1) from {HELD}"),
+            format!(
+                "begin; select fetchq.docs_next('q', {list}, 1) from {HELD}; select fetchq.docs_settle('q', {list}) from {HELD}; commit"
+            ),
+        ];
+        for sql in &settles {
+            assert!(waits(&session, sql).await, "{kept} {sql}");
+        }
+        session.sql("set fetchq.synchronous_settling = off").await;
+        for sql in &settles {
+            // Reading a page can prune it, which is written too: not each time, so it is tried again.
+            let mut has_waited = true;
+            for _ in 0..4 {
+                has_waited = has_waited && waits(&session, sql).await;
+            }
+            assert_eq!(has_waited, !is_preloaded(), "{kept} {sql}");
+        }
+        for sql in [
+            format!("begin; insert into mine values (1); {}; commit", settles[0]),
+            format!("begin; {}; insert into mine values (1); commit", settles[0]),
+            format!("begin; {}; insert into mine values (1); {}; commit", settles[6], settles[6]),
+            format!("begin; savepoint s; insert into mine values (1); rollback to s; {}; commit", settles[6]),
+            format!("with held as (select * from {HELD}), mine as (insert into mine values (3)) select fetchq.doc_complete('q', subject, lease => lease) from held"),
+            format!("begin; {}; select fetchq.doc_append('q', '{{}}'); commit", settles[0]),
+            format!("select fetchq.docs_settle('q', {then}) from {HELD}"),
+            format!("select fetchq.docs_next('q', {then}, 1) from {HELD}"),
+            "select fetchq.doc_complete('own', subject, lease => lease) from fetchq.doc_lease('own', 1, '1 hour')".to_owned(),
+            format!("set fetchq.compat = '4.2.0'; {}; reset fetchq.compat", settles[0]),
+            // The last attempt.
+            format!("begin; update fetchq_data.q__docs set max_attempts = 1; commit; {}; update fetchq_data.q__docs set max_attempts = null", settles[0]),
+        ] {
+            assert!(waits(&session, &sql).await, "{kept} {sql}");
+        }
+    }
+    // Each alone decides.
+    for (change, back, what) in [
+        (
+            "select fetchq.queue_configure('q', '{\"dead_letter\": \"failed\"}')",
+            "select fetchq.queue_configure('q', '{\"dead_letter\": null}')",
+            format!("select fetchq.doc_kill('q', subject, lease => lease) from {HELD}"),
+        ),
+        (
+            "create trigger noted after insert on fetchq_data.q__history for each row execute function noted();
+             select fetchq.queue_configure('q', '{\"history\": {\"completed\": \"1 day\"}}')",
+            "drop trigger noted on fetchq_data.q__history",
+            format!("select fetchq.doc_complete('q', subject, lease => lease) from {HELD}"),
+        ),
+    ] {
+        session.sql(change).await;
+        for _ in 0..4 {
+            assert!(waits(&session, &what).await, "{what}");
+        }
+        session.sql(back).await;
+    }
+    cluster.signal(frozen, "CONT");
+    cluster.stop("fast");
+}
+
+#[tokio::test]
+async fn a_crash_loses_the_last_settlements_where_that_was_chosen_and_their_documents_come_back() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("settle_crash").await;
+    let session = server.connect("postgres").await;
+    session
+        .sql(
+            "create table mine (subject text);
+             select fetchq.doc_put('q', s) from unnest('{flushed,written,lost}'::text[]) s;
+             create table held as select subject, lease from fetchq.doc_lease('q', 3, '2 seconds');
+             set fetchq.synchronous_settling = off",
+        )
+        .await;
+    let settle = |subject: &str| {
+        format!(
+            "select fetchq.doc_complete('q', subject, lease => lease) from held where subject = '{subject}'"
+        )
+    };
+    freeze_wal_writer(&cluster, &session).await;
+    session.sql(&settle("flushed")).await;
+    // What comes later and waits, takes it along.
+    let written = format!(
+        "begin; {}; insert into mine values ('written'); commit",
+        settle("written")
+    );
+    session.sql(&written).await;
+    session.sql(&settle("lost")).await;
+    kill_all(&cluster, session).await;
+    cluster.start();
+
+    let mut session = server.connect_when_up("postgres").await;
+    let states = "select subject, status, attempts from fetchq_data.q__docs order by subject";
+    assert_eq!(
+        session.rows(states).await,
+        ["flushed|3|0", "lost|2|1", "written|3|0"]
+    );
+    assert_eq!(session.text("select subject from mine").await, "written");
+    counters_are_exact(&mut session, "q").await;
+    wait_until("the document is pending again", async || {
+        session.sql("select fetchq.mnt_run('q', 10)").await;
+        session
+            .text("select status from fetchq_data.q__docs where subject = 'lost'")
+            .await
+            == "1"
+    })
+    .await;
+    let again = "select subject || ' ' || attempts from fetchq.doc_lease('q', 3, '1 hour')";
+    assert_eq!(session.column(again).await, ["lost 2"]);
+    // Its former worker is told so if it tries once more.
+    assert_eq!(session.state(&settle("lost")).await, "55000");
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
+
 #[tokio::test]
 async fn a_document_whose_work_crashes_the_server_at_once_runs_out_of_attempts() {
     let (cluster, server) = cluster("lease_poison").await;

@@ -52,6 +52,7 @@ mod put_options;
 mod put_unique;
 mod queued_keys;
 mod readme;
+mod recount;
 mod roles;
 mod schedules;
 mod schedules_sync;

@@ -13,11 +13,20 @@ async fn listens(session: &Session) {
 }
 
 async fn hears(session: &Session, notification: &str) {
-    wait_until(notification, async || {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
         session.sql("select").await;
-        session.heard(notification)
-    })
-    .await;
+        if session.heard(notification) {
+            return;
+        }
+        if Instant::now() > deadline {
+            let processes = "select pid, backend_type, datname, state, wait_event, xact_start, query from pg_stat_activity";
+            let others = session.take_notifications().await;
+            let processes = session.rows(processes).await.join("\n");
+            panic!("{notification} did not come, but {others:?}:\n{processes}");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test]
