@@ -32,7 +32,8 @@ pub fn watch() {
         if end != End::Committing {
             durability::transaction_ended();
         }
-        foreign_writes::transaction_ended(end, board, database);
+        let writes = board.map(|board| &board.foreign_writes);
+        foreign_writes::transaction_ended(end, writes, database);
         match end {
             End::Committing => {
                 announce::before_commit(board, database);

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use crate::pg::lasting::{Lasting, lasting};
 use crate::pg::random;
 use crate::pg::transaction::End;
-use crate::signals::board::{Board, board};
 
 /// Tables that have a number of their own, by chance: a write to one that has the same number as another
 /// one only has that counted in vain.
@@ -30,6 +29,7 @@ pub struct ForeignWrites {
 }
 
 impl ForeignWrites {
+    /// Returns the state in which nobody has written.
     pub const fn new() -> Self {
         Self {
             memory: AtomicI64::new(0),
@@ -51,9 +51,9 @@ impl ForeignWrites {
         self.all.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// What changes with each write to a table, and with a crash. Raises an ERROR when the server has no
-    /// random numbers.
-    fn state(&self, database: u32, table: u32) -> String {
+    /// What changes with each write of somebody else to the documents of a table, and with a crash. Raises an
+    /// ERROR when the server has no random numbers.
+    pub fn state(&self, database: u32, table: u32) -> String {
         let new = random::up_to(1 << 32);
         let known = self
             .memory
@@ -76,7 +76,7 @@ struct Written {
 }
 
 thread_local! {
-    static WRITTEN: Lasting<Written> = lasting(Written { tables: Vec::new(), more: false });
+    static WRITTEN: Lasting<Written> = const { lasting(Written { tables: Vec::new(), more: false }) };
     /// The table whose documents a statement of fetchq writes. 0: none runs.
     static OWN: Cell<u32> = const { Cell::new(0) };
 }
@@ -87,6 +87,7 @@ pub struct Own {
 }
 
 impl Own {
+    /// Begins such a statement.
     pub fn begin(table: u32) -> Self {
         let before = OWN.replace(table);
         Self { before }
@@ -101,7 +102,7 @@ impl Drop for Own {
 
 /// Notes that a row of a table was written.
 pub fn row_written(table: u32) {
-    if OWN.get() == table || board().is_none() {
+    if OWN.get() == table {
         return;
     }
     WRITTEN.with(|written| {
@@ -114,15 +115,14 @@ pub fn row_written(table: u32) {
     });
 }
 
-/// Counts what this transaction has written when it has committed.
-pub fn transaction_ended(end: End, board: Option<&Board>, database: u32) {
+/// Counts what this transaction has written when it has committed. `writes`: None without shared memory.
+pub fn transaction_ended(end: End, writes: Option<&ForeignWrites>, database: u32) {
     if end == End::Committing {
         return;
     }
     WRITTEN.with(|written| {
         let mut written = written.borrow_mut();
-        if let (Some(board), End::Committed) = (board, end) {
-            let writes = &board.foreign_writes;
+        if let (Some(writes), End::Committed) = (writes, end) {
             for table in &written.tables {
                 writes.of(database, *table).fetch_add(1, Ordering::SeqCst);
             }
@@ -133,10 +133,4 @@ pub fn transaction_ended(end: End, board: Option<&Board>, database: u32) {
         written.tables.clear();
         written.more = false;
     });
-}
-
-/// What changes when documents of a table were written by somebody else, and after a crash. None: nobody
-/// would know, because there is no shared memory.
-pub fn state(database: u32, table: u32) -> Option<String> {
-    Some(board()?.foreign_writes.state(database, table))
 }

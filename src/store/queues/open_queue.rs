@@ -33,7 +33,8 @@ use crate::ready::floors::{self, QueueFloors};
 use crate::ready::group::Views;
 use crate::settings;
 use crate::signals::announce;
-use crate::signals::foreign_writes::{self, Own};
+use crate::signals::board::board;
+use crate::signals::foreign_writes::Own;
 use crate::store::queues::plans::PlanSet;
 use crate::store::queues::policy::Policy;
 use crate::store::queues::queue_catalog::{self, QueueInfo};
@@ -349,7 +350,8 @@ impl Queue {
     /// None: nobody would know, because of what [`Self::floors`] lists.
     pub fn foreign_writes(&self) -> Option<String> {
         let epoch = self.floors()?.epoch;
-        let writes = foreign_writes::state(session::database(), self.table.to_u32())?;
+        let writes = &board()?.foreign_writes;
+        let writes = writes.state(session::database(), self.table.to_u32());
         Some(format!("{epoch:x}.{writes}"))
     }
 

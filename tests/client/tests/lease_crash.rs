@@ -510,7 +510,7 @@ async fn a_crash_loses_the_last_settlements_where_that_was_chosen_and_their_docu
     .await;
     let again = "select subject || ' ' || attempts from fetchq.doc_lease('q', 3, '1 hour')";
     assert_eq!(session.column(again).await, ["lost 2"]);
-    // Its former worker is told so if it tries once more.
+    // Its former worker gets an error if it tries once more.
     assert_eq!(session.state(&settle("lost")).await, "55000");
     counters_are_exact(&mut session, "q").await;
     cluster.stop("fast");
