@@ -11,6 +11,8 @@ export interface PendingQuery extends PromiseLike<unknown> {
   canceller?: ((query: PendingQuery) => Promise<unknown>) | null;
   /** The session that it was sent to. */
   readonly state?: object | null;
+  strings?: readonly string[];
+  args?: readonly unknown[];
 }
 
 /** What the driver uses of `sql` of postgres.js, in and outside of a transaction. */
@@ -126,10 +128,15 @@ export function postgresDriver<Tx extends PostgresSql>(root: PostgresRoot<Tx>): 
 /**
  * Asks the server to cancel a statement that was sent. postgres.js 3.4 itself keeps no hold of the request: one that
  * does not reach the server would end the process. A connection whose first statement is cancelled while it connects
- * is of no use to postgres.js 3.4 ever after, and all further statements wait for it.
+ * is of no use to postgres.js 3.4 ever after, and all further statements wait for it. So what was not sent yet becomes
+ * a statement that does nothing: whenever it is sent, nobody waits for what it leases.
  */
 function cancel(query: PendingQuery): void {
-  if (query.state === null) return;
+  if (query.state === null) {
+    query.strings = ['select where false'];
+    query.args = [];
+    return;
+  }
   const { canceller } = query;
   if (!canceller) {
     query.cancel();

@@ -245,6 +245,8 @@ class AsyncWorker:
         while True:
             now = monotonic()
             due, outdated = engine.tick(now)
+            # A handler may block the loop before this task is told that it began.
+            due = min(due, now + 1)
             if engine.finished:
                 break
             for group in outdated:

@@ -16,6 +16,7 @@ import {
   defineTask,
 } from '@fetchq/client';
 import { open, within } from '#internal/driver.js';
+import { CallTimeoutError } from '#internal/errors.js';
 import { drizzleDriver, drizzleTx } from '@fetchq/client/drizzle';
 import { knexDriver, knexTx } from '@fetchq/client/knex';
 import { kyselyDriver, kyselyTx } from '@fetchq/client/kysely';
@@ -23,7 +24,7 @@ import { pgDriver } from '@fetchq/client/pg';
 import { postgresDriver } from '@fetchq/client/postgres';
 import { type PrismaExecutor, prismaDriver, prismaTx } from '@fetchq/client/prisma';
 import { openPrisma } from '../prisma.js';
-import { LIBRARIES, setup } from '../support.js';
+import { LIBRARIES, Proxy, open as openPool, setup } from '../support.js';
 
 for (const library of LIBRARIES) {
   describe(library, () => {
@@ -224,6 +225,22 @@ for (const library of LIBRARIES) {
       const [row] = await within(session.query('select 2 as n', []), 10_000);
       assert.equal(Number(row?.['n']), 2);
       session.release(false);
+    });
+
+    test('a call whose time was over before it was sent does nothing when it is sent', async () => {
+      const task = defineTask(await s.queue());
+      await s.fq.put(task, 1, { subject: 'a' });
+      const proxy = new Proxy();
+      const { driver, end } = openPool(library, { host: '127.0.0.1', port: await proxy.start(), max: 1 });
+      const lease = 'select * from fetchq.doc_lease($1, $2)';
+      proxy.isMute = true;
+      await assert.rejects(driver.call(lease, [task.queue, '1'], 200), CallTimeoutError);
+      proxy.isMute = false;
+      proxy.cut();
+      await driver.call('select 1', [], 10_000);
+      assert.equal(await s.status(task.queue, 'a'), 'pending');
+      await end();
+      await proxy.end();
     });
   });
 }
