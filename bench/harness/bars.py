@@ -50,6 +50,7 @@ BARS = [
     Bar("cycle, 32 clients ÷ hand-written", *against("cycle32"), 2.0),
     Bar("cycle, each commit waits for the disk, 8 clients ÷ hand-written", *against("synced8"), 1.6),
     Bar("the same, 32 clients", *against("synced32"), 1.6),
+    Bar("the same, 8 clients, fetchq.synchronous_settling = off", *against("settled8"), 3.0),
     Bar("settle and pick the next in one call, 4 clients ÷ hand-written cycle", *against("next4"), 3.0),
     Bar("the same, each commit waits for the disk", *against("syncednext4"), 2.2),
     Bar("pick 1 and reschedule, 4 clients ÷ hand-written", *against("calendar4"), 2.0),

@@ -82,13 +82,23 @@ class Synchronous(Throughput):
     """The same load where each commit waits for the disk, as PostgreSQL is set unless told
     otherwise."""
 
+    settings: dict[str, str] = {"synchronous_commit": "on"}
+
     def measure(self, bench: Bench, system: System, variant: str, number: int) -> dict[str, float]:
         database = bench.cluster.env["PGDATABASE"]
-        bench.cluster.psql(f"alter database {database} set synchronous_commit = on")
+        for name, value in self.settings.items():
+            bench.cluster.psql(f"alter database {database} set {name} = {value}")
         try:
             return super().measure(bench, system, variant, number)
         finally:
-            bench.cluster.psql(f"alter database {database} reset synchronous_commit")
+            for name in self.settings:
+                bench.cluster.psql(f"alter database {database} reset {name}")
+
+
+class Settling(Synchronous):
+    """The same where only settlements of documents do not wait, which has no counterpart in other systems."""
+
+    settings = {**Synchronous.settings, "fetchq.synchronous_settling": "off"}
 
 
 class Neighbour(Throughput):
