@@ -245,7 +245,7 @@ class AsyncWorker:
         while True:
             now = monotonic()
             due, outdated = engine.tick(now)
-            # A handler may block the loop before this task is told that it began.
+            # A handler may block the loop before this task knows of it.
             due = min(due, now + 1)
             if engine.finished:
                 break
