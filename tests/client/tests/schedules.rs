@@ -229,10 +229,18 @@ async fn every_tick_of_fifty_schedules_exactly_once() {
             let others = "from pg_stat_activity where pid <> pg_backend_pid() and backend_type = 'client backend'";
             if crash_at.is_some_and(|at| at <= now) && !has_crashed {
                 has_crashed = true;
-                let pid = session.text(&format!("select pid {others} and state = 'active' union all select pid {others} limit 1")).await;
-                cluster.kill_if_there(pid.parse().unwrap());
+                let chosen = format!(
+                    "select pid {others} and state = 'active' union all select pid {others} limit 1"
+                );
+                // A session that was chosen may end by itself before it is killed: then another one is.
                 wait_until("the server has noticed", async || {
-                    session.batch_execute("select").await.is_err()
+                    let Ok(row) = session.query_opt(&chosen, &[]).await else {
+                        return true;
+                    };
+                    if let Some(row) = row {
+                        cluster.kill_if_there(row.get::<_, i32>(0).cast_unsigned());
+                    }
+                    false
                 })
                 .await;
                 session = connected(&server).await;
