@@ -78,6 +78,7 @@ class AsyncWorker:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._waiting: dict[int, psycopg.AsyncConnection[Any]] = {}
         self._end: asyncio.Task[None] | None = None
+        self._watch: asyncio.TimerHandle
 
     # ------------------------------------------------------------------------------------- for the application
 
@@ -89,6 +90,7 @@ class AsyncWorker:
         self._heart.conn = await asyncio.to_thread(self._heart.connect)
         await asyncio.to_thread(check, self._heart.conn, self.engine)
         self._heart.start()
+        self._look(monotonic(), 0)
         loops = [self._task(self._caller(), "fetchq-call") for _ in range(self._calls)]
         loops += [self._task(self._waiter(group), "fetchq-wait") for group in self.engine.groups]
         self._end = self._task(self._clock(loops), "fetchq-clock")
@@ -241,24 +243,15 @@ class AsyncWorker:
     async def _clock(self, loops: list[asyncio.Task[None]]) -> None:
         """Looks at deadlines, and interrupts waits that have become outdated."""
         engine, turn = self.engine, self._turn("tick")
-        warned = 0.0
         while True:
-            now = monotonic()
-            due, outdated = engine.tick(now)
-            # A handler may block the loop before this task knows of it.
-            due = min(due, now + 1)
+            due, outdated = engine.tick(monotonic())
             if engine.finished:
                 break
             for group in outdated:
                 await self._interrupt(group)
             if not outdated:
                 await _until(turn, due - monotonic())
-                if (late := monotonic() - due) > 0.5 and due > warned:
-                    warned = monotonic() + 60
-                    logger.warning(
-                        "the event loop was blocked for %.1f s: use await, or a handler that is not asynchronous",
-                        late,
-                    )
+        self._watch.cancel()
         deadline = monotonic() + (0 if engine.abandoned else 10)
         while any(not loop.done() for loop in loops):
             for group in engine.groups:
@@ -272,6 +265,17 @@ class AsyncWorker:
         self._heart.close()
         await asyncio.to_thread(self._heart.join, 5)
         await self._lender.close()
+
+    def _look(self, due: float, warned: float) -> None:
+        """Reports a handler that has blocked the event loop. The loop calls this once a second whatever the other
+        tasks do, because a handler may block it before one of them knows of the handler."""
+        now = monotonic()
+        if now - due > 0.5 and now > warned:
+            warned = now + 60
+            logger.warning(
+                "the event loop was blocked for %.1f s: use await, or a handler that is not asynchronous", now - due
+            )
+        self._watch = asyncio.get_running_loop().call_later(1, self._look, now + 1, warned)
 
     async def _interrupt(self, group: Group) -> None:
         conn = self._waiting.get(group.version)
