@@ -22,6 +22,8 @@ pub enum Command {
     /// Moves queues to another server while they work.
     #[command(long_about = fetchq_mover::ABOUT)]
     Move(Box<fetchq_mover::MoveArgs>),
+    /// Carries the documents of an outbox on another server, which needs no fetchq, to queues.
+    Relay(Box<crate::relay::RelayArgs>),
     #[command(flatten)]
     Shell(crate::commands::Command),
     /// Prints the completions of a shell.

@@ -12,6 +12,7 @@ mod guard;
 mod limits;
 mod metrics;
 mod poller;
+mod relay;
 mod ring;
 mod router;
 mod security;
@@ -30,12 +31,15 @@ async fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     let done: Result<(), Box<dyn std::error::Error>> = match cli.command {
         cli::Command::Serve(args) => {
-            tracing_subscriber::fmt()
-                .with_writer(std::io::stderr)
-                .with_ansi(std::io::stderr().is_terminal())
-                .with_target(false)
-                .init();
+            log();
             serve::run(args).await.map_err(Into::into)
+        }
+        cli::Command::Relay(args) => {
+            log();
+            match relay::run(*args).await {
+                Ok(status) => return status,
+                Err(error) => Err(error),
+            }
         }
         // It writes nothing but its screen.
         cli::Command::Top(args) => top::run(args).await.map_err(Into::into),
@@ -58,4 +62,13 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes the log to standard error.
+fn log() {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
 }

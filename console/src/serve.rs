@@ -113,7 +113,7 @@ fn check_listen(args: &ServeArgs) -> Result<Vec<String>, ServeError> {
 }
 
 /// Ends when the process is asked to stop.
-async fn stop_signal() {
+pub async fn stop_signal() {
     let interrupt = tokio::signal::ctrl_c();
     let mut terminate =
         match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {

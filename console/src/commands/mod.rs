@@ -1,11 +1,11 @@
 //! The commands for the shell: one call of the SQL API each, as a table for people or as JSON for programs.
 mod doctor;
 mod drain;
-mod error;
+pub mod error;
 mod filter;
 mod output;
 mod put;
-mod session;
+pub mod session;
 mod sync;
 
 use std::process::ExitCode;

@@ -1,6 +1,7 @@
 //! The connection of a command, and how rows are read.
 use fetchq_connect::{DbError, Single, Target, each};
 use serde_json::Value;
+use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::error::CommandError;
@@ -22,7 +23,10 @@ macro_rules! param {
         })*
     };
 }
-param! { String => TEXT, Option<String> => TEXT, Vec<String> => TEXT_ARRAY, i32 => INT4, bool => BOOL, }
+param! {
+    String => TEXT, Option<String> => TEXT, Vec<String> => TEXT_ARRAY, i32 => INT4, i64 => INT8, Vec<i64> => INT8_ARRAY,
+    bool => BOOL,
+}
 
 /// A connection to one database.
 pub struct Session {
@@ -63,17 +67,29 @@ impl Session {
     /// The server refuses it.
     pub async fn rows(&self, sql: &str, params: &[&dyn Param]) -> Result<Vec<Value>, DbError> {
         let sql = format!("select pg_catalog.row_to_json(r)::text from ({sql}) as r");
-        let params: Vec<_> = params
-            .iter()
-            .map(|param| (param.as_sql(), param.as_type()))
-            .collect();
-        let rows = self.single.client.query_typed(&sql, &params).await?;
+        let rows = self.query(&sql, params).await?;
         rows.iter()
             .map(|row| {
                 let text: String = row.try_get(0)?;
                 serde_json::from_str(&text).map_err(|error| DbError::unusable(error.to_string()))
             })
             .collect()
+    }
+
+    /// Runs a statement whose rows are of no interest, such as one that begins with WITH and changes something.
+    ///
+    /// # Errors
+    /// The server refuses it.
+    pub async fn run(&self, sql: &str, params: &[&dyn Param]) -> Result<(), DbError> {
+        self.query(sql, params).await.map(drop)
+    }
+
+    async fn query(&self, sql: &str, params: &[&dyn Param]) -> Result<Vec<Row>, DbError> {
+        let params: Vec<_> = params
+            .iter()
+            .map(|param| (param.as_sql(), param.as_type()))
+            .collect();
+        Ok(self.single.client.query_typed(sql, &params).await?)
     }
 
     /// Runs a statement that changes something. A role with `fetchq.compat` gets errors all the same, and not the
@@ -93,8 +109,24 @@ impl Session {
     /// # Errors
     /// The connection is lost.
     pub async fn begin(&self) -> Result<(), DbError> {
-        let begin = "begin; set local fetchq.strict = on";
-        Ok(self.single.client.batch_execute(begin).await?)
+        self.execute("begin; set local fetchq.strict = on").await
+    }
+
+    /// Begins a transaction with more statements.
+    ///
+    /// # Errors
+    /// One of them is refused, or the connection is lost.
+    pub async fn begin_with(&self, more: &str) -> Result<(), DbError> {
+        self.execute(&format!("begin; set local fetchq.strict = on; {more}"))
+            .await
+    }
+
+    /// Runs statements without values and without rows.
+    ///
+    /// # Errors
+    /// One of them is refused, or the connection is lost.
+    pub async fn execute(&self, sql: &str) -> Result<(), DbError> {
+        Ok(self.single.client.batch_execute(sql).await?)
     }
 
     /// Ends a transaction.
@@ -102,7 +134,7 @@ impl Session {
     /// # Errors
     /// The commit failed, or the connection is lost.
     pub async fn end(&self, commits: bool) -> Result<(), DbError> {
-        let end = if commits { "commit" } else { "rollback" };
-        Ok(self.single.client.batch_execute(end).await?)
+        self.execute(if commits { "commit" } else { "rollback" })
+            .await
     }
 }
