@@ -229,15 +229,11 @@ where r.arrived_at < pg_catalog.now() - pg_catalog.make_interval(days => $1)";
     }
 }
 
-fn failed(error: DbError) -> RelayError {
-    RelayError::Source(error.into())
-}
-
-/// The first call. Where the outbox is not there, or may not be used, it says what to do.
-fn outbox(mut error: DbError) -> RelayError {
+/// An error of the source. Where the outbox is not there, or may not be used, it says what to do.
+fn failed(mut error: DbError) -> RelayError {
     match error.code.as_deref() {
         Some("42P01" | "3F000") => {
-            error.message = "this database has no outbox".to_owned();
+            error.message = "the database has no outbox".to_owned();
             error.hint = Some("Make it: fetchq relay --sql | psql \"$FETCHQ_SOURCE\"".to_owned());
         }
         Some("42501") => {
