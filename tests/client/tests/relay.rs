@@ -95,6 +95,16 @@ impl Drop for Relay {
     }
 }
 
+/// The blocks of the guide for one of both servers.
+fn guide(side: &str) -> Vec<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guides/relay.md");
+    let page = std::fs::read_to_string(path).expect("the guide");
+    page.split(&format!("```sql {side}\n"))
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap_or_default().to_owned())
+        .collect()
+}
+
 /// Two servers, the source and the target, prepared as the guide says.
 async fn servers(name: &str) -> [(Cluster, Server, Session); 2] {
     let mut all = Vec::new();
@@ -102,19 +112,17 @@ async fn servers(name: &str) -> [(Cluster, Server, Session); 2] {
         (
             "source",
             format!(
-                "create table orders (subject text primary key); create role relay login; {}; \
-                 select fetchq_outbox.allow_relay('relay')",
-                outbox()
+                "create table orders (subject text primary key); {}; {}",
+                outbox(),
+                guide("source")[0]
             ),
         ),
         (
             "target",
-            "create extension fetchq; create role relay login; grant usage on schema fetchq to relay; \
-             select fetchq.queue_create(q), fetchq.queue_grant(q, 'relay', 'producer'), \
-                fetchq.queue_grant(q, 'relay', 'reader') \
-             from unnest(array['fetchq_relay', 'invoices', 'mails']) as q; \
-             create table done (subject text)"
-                .to_owned(),
+            format!(
+                "create extension fetchq; create table done (subject text); {}",
+                guide("target")[0]
+            ),
         ),
     ] {
         let cluster = Cluster::new(&format!("{name}_{role}"), "fsync = off");
@@ -341,9 +349,7 @@ async fn what_is_refused_stops_nothing_else_and_results_come_back() {
         (source_cluster, source, session),
         (target_cluster, target, mut other),
     ] = servers("relay_refused").await;
-    session
-        .sql("create role app login; create role stranger login; select fetchq_outbox.allow_producer('app')")
-        .await;
+    session.sql("create role stranger login").await;
     let app = connect_as(&source, "app").await;
     let put = |what: &str| format!("select action || ' ' || id from fetchq_outbox.doc_put({what})");
     assert_eq!(
@@ -513,6 +519,37 @@ async fn another_relay_stands_by() {
     );
     assert!(second.0.try_wait().expect("wait").is_none());
     drop(second);
+    source_cluster.stop("fast");
+    target_cluster.stop("fast");
+}
+
+/// What the guide shows, and a second run of the file that makes the outbox.
+#[tokio::test]
+async fn the_guide_is_as_it_says() {
+    let [
+        (source_cluster, source, session),
+        (target_cluster, target, other),
+    ] = servers("relay_guide").await;
+    let [_, put, result] = &guide("source")[..] else {
+        panic!("blocks");
+    };
+    session.sql(put).await;
+    session.sql(result).await;
+    session.sql(&outbox()).await;
+    let (is_done, said) = once(&source, &target);
+    assert!(is_done, "{said}");
+    let listed =
+        "select status || ' ' || payload::text from fetchq.docs_list('invoices') order by status";
+    assert_eq!(
+        other.column(listed).await,
+        ["pending {\"amount\": 90}", "planned {\"amount\": 90}"]
+    );
+    assert_eq!(
+        session
+            .text("select status from fetchq_outbox.doc_result(2)")
+            .await,
+        "carried"
+    );
     source_cluster.stop("fast");
     target_cluster.stop("fast");
 }
