@@ -342,6 +342,31 @@ row! {
     }
 }
 
+/// The places of relays. They keep them in documents of this queue, unless they are started with another one.
+pub const RELAYS: &str = "\
+select d.subject, d.payload ->> 'relay' as relay, d.payload -> 'about' ->> 'source' as source,
+       (d.payload ->> 'carried')::bigint as carried, (d.payload -> 'about' ->> 'waiting')::bigint as waiting,
+       (d.payload -> 'about' ->> 'lag')::float8 as lag, (d.payload -> 'about' ->> 'refused')::bigint as refused,
+       array(select jsonb_object_keys(d.payload -> 'about' -> 'blocked') order by 1) as blocked,
+       extract(epoch from (d.payload ->> 'at')::timestamptz)::float8 as at
+from fetchq.docs_list('fetchq_relay', '{\"status\": \"planned\"}') as d order by source, d.subject";
+
+row! {
+    /// Where a relay is.
+    #[derive(Debug, Clone)]
+    pub struct Relay {
+        pub subject: String,
+        pub relay: Option<String>,
+        pub source: Option<String>,
+        pub carried: Option<i64>,
+        pub waiting: Option<i64>,
+        pub lag: Option<f64>,
+        pub refused: Option<i64>,
+        pub blocked: Option<Vec<String>>,
+        pub at: Option<f64>,
+    }
+}
+
 pub const SCHEDULES: &str = "\
 select name, queue::text as queue, schedule, timezone, state,
        extract(epoch from next_tick)::float8 as next_tick,

@@ -457,6 +457,31 @@ test('the history of a queue is searched, and has pages', async () => {
   await check(one);
 });
 
+test('relays are shown where there are some', async () => {
+  const page = await go('/workers');
+  assert.equal(await page.locator('#relays').count(), 0);
+  const about = { source: 'shop.example.com:5432/shop', waiting: 7, lag: 1.5, refused: 2, blocked: { mail: 'queue "mail" does not exist' } };
+  await db.query("select fetchq.queue_create('fetchq_relay')");
+  const put = (subject, relay, at) => db.query(
+    "select fetchq.doc_put('fetchq_relay', $1, $2, 'infinity')",
+    [subject, JSON.stringify({ epoch: 'e', relay, batch: { ids: [], sum: '0' }, carried: 12345, about, at })],
+  );
+  await put('one', 'host-<a>', new Date().toISOString());
+  await put('two', 'host-b', '2020-01-01T00:00:00Z');
+  await put('three', null, '2020-01-01T00:00:00Z');
+  await db.query("select fetchq.doc_put('fetchq_relay', 'strange', '[1]', 'infinity')");
+  await go('/workers');
+  const rows = await page.locator('#relays tbody tr').allInnerTexts();
+  assert.equal(rows.length, 4);
+  assert.match(rows.join('\n'), /host-<a>\s+12,345\s+7\s/);
+  assert.equal(rows.filter((row) => /silent/.test(row)).length, 1);
+  assert.equal(rows.filter((row) => /ended/.test(row)).length, 2);
+  await check(one);
+  await page.locator('#relays tbody a').first().click();
+  await check(one);
+  await db.query("select fetchq.queue_drop('fetchq_relay')");
+});
+
 test('a schedule is previewed, paused, resumed and run now', async () => {
   await db.query(`select fetchq.schedule_create('nightly', 'other', '30 2 * * *', '{"kind": "report"}', priority => 3, headers => '{"x": 1}')`);
   const page = await go('/schedules');

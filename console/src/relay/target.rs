@@ -341,10 +341,11 @@ fn epoch() -> String {
     let mut bytes = [0; 16];
     // Without random numbers, the time and the process are all that is there.
     if ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes).is_err() {
-        let now = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(0, |time| time.as_nanos());
-        return format!("{now:x}-{:x}", std::process::id());
+        return format!(
+            "{:x}-{:x}",
+            crate::poller::now().to_bits(),
+            std::process::id()
+        );
     }
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

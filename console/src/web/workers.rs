@@ -5,10 +5,11 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::context::{Context, encode};
-use super::format::{ago, count, literal};
+use super::format::{ago, count, duration, literal};
 use super::layout::{self, Column, Column::Number, Column::Text, Section, source};
 use super::{Page, forms, problem};
-use crate::calls::{self, Lease, Worker};
+use crate::calls::{self, Lease, Relay, Worker};
+use crate::poller::now;
 
 const WORKERS: usize = 500;
 const LEASES: usize = 200;
@@ -53,6 +54,14 @@ pub async fn workers(context: Context, Query(choice): Query<Choice>) -> Page {
         ),
         None => "select * from fetchq.lease_list()".to_owned(),
     };
+    // Most databases have no relay, and few roles may read its queue.
+    let relays = match queue {
+        Some(_) => Vec::new(),
+        None => database
+            .rows::<Relay>(calls::RELAYS, &[])
+            .await
+            .unwrap_or_default(),
+    };
     let body = html! {
         h1 { "Workers" @if let Some(queue) = queue { " of queue " span class="name" { (queue) } } }
         @if queue.is_some() { p { a href=(context.address("/workers")) { "Those of all queues" } } }
@@ -68,6 +77,13 @@ pub async fn workers(context: Context, Query(choice): Query<Choice>) -> Page {
                 Err(error) => (problem::inline(&context, error)),
             }
             (source(&call))
+        }
+        @if !relays.is_empty() {
+            section aria-labelledby="relays-title" id="relays" {
+                h2 id="relays-title" { "Relays" }
+                (relay_table(&context, &relays))
+                (source("select subject, payload from fetchq.docs_list('fetchq_relay')"))
+            }
         }
     };
     Ok(layout::page(&context, "Workers", Section::Workers, None, &body).into_response())
@@ -158,4 +174,48 @@ fn lease_table(
             (None, None) => {},
         }
     }
+}
+
+/// A relay that was silent for longer has lost a server, or does not run.
+const SILENT: f64 = 20.0;
+
+fn relay_table(context: &Context, relays: &[Relay]) -> Markup {
+    let columns = [
+        Text("Source"),
+        Text("Relay"),
+        Number("Carried"),
+        Number("Waiting"),
+        Number("Lag"),
+        Number("Refused"),
+        Text("Blocked queues"),
+        Text("Heard"),
+    ];
+    let now = now();
+    layout::table(
+        "the relays",
+        &columns,
+        &html! {
+            @for relay in relays {
+                @let is_silent = relay.at.is_none_or(|at| now - at > SILENT);
+                tr {
+                    th scope="row" {
+                        a href=(context.queue_address("fetchq_relay", &format!("/document?subject={}", encode(&relay.subject)))) {
+                            (relay.source.as_deref().unwrap_or(&relay.subject))
+                        }
+                    }
+                    td {
+                        (relay.relay.as_deref().unwrap_or("–")) " "
+                        @if relay.relay.is_none() { span class="tag" { "ended" } }
+                        @else if is_silent { span class="tag warn" { "silent" } }
+                    }
+                    td class="number" { (count(relay.carried)) }
+                    td class="number" { (count(relay.waiting)) }
+                    td class="number" { (duration(relay.lag)) }
+                    td class=(if relay.refused.is_some_and(|n| n > 0) { "number bad" } else { "number" }) { (count(relay.refused)) }
+                    td class="error" { (relay.blocked.as_deref().unwrap_or_default().join(", ")) }
+                    td class="nowrap" { (ago(relay.at)) }
+                }
+            }
+        },
+    )
 }
