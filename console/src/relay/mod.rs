@@ -4,8 +4,8 @@
 //! No transaction spans both servers. The relay puts a batch into the queues, and in the same transaction notes on
 //! the target which documents these were; then it deletes them on the source. The note, the **mark**, is a document
 //! of a queue of its own that is never due. A relay that starts reads it, and deletes on the source what was
-//! carried and not yet deleted. It also enters an **epoch**: a relay of another epoch is told so by its next
-//! transaction on the target, however late that comes, and carries nothing more.
+//! carried and not yet deleted. It also enters an **epoch**: the next transaction of an earlier relay finds another
+//! epoch in the mark, however late it comes, and carries nothing.
 mod batch;
 mod carry;
 mod mark;
