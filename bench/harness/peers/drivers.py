@@ -189,7 +189,9 @@ class ClientWorker:
 
 # ------------------------------------------------------------------- SQL --
 def script(peer: Peer, name: str, **tokens: object) -> str:
-    text = (SQL / peer.client / f"{name}.sql").read_text()
+    # The folders of one system differ in what the worker does, and the rest is in the first of them.
+    folders = (SQL / peer.client, SQL / peer.client.split("-")[0])
+    text = next(file for folder in folders if (file := folder / f"{name}.sql").exists()).read_text()
     for token, value in {"payload": PAYLOAD, "batch": peer.batch, **tokens}.items():
         text = text.replace(f"@{token}@", str(value))
     return text

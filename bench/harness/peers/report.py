@@ -70,7 +70,7 @@ def factors(record: Record, peers: list[Peer], variant: str) -> list[str]:
     for mine, other in pairs(peers):
         cells = [factor(better(record, variant, mine, other, metric, more)) for metric, _, more in METRICS]
         if any(cell != "–" for cell in cells):
-            lines.append(f"| {other.name} ({mine.language}, {mine.kind}) | " + " | ".join(cells) + " |")
+            lines.append(f"| {other.name} ({mine.name}) | " + " | ".join(cells) + " |")
     return lines if len(lines) > 2 else []
 
 

@@ -1,1 +1,0 @@
-select fetchq.doc_append('jobs', '@payload@');

@@ -1,0 +1,1 @@
+call bench_work(@batch@);
