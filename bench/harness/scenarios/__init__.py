@@ -7,7 +7,7 @@ from .depth import DEEPEST, Depth
 from .held import Growth, Held
 from .queues import Queues
 from .size import Size
-from .throughput import Metrics, Neighbour, Settling, Synchronous, Throughput
+from .throughput import Delayed, Metrics, Neighbour, Settling, Synchronous, Throughput
 from .wal import Wal
 
 CYCLE = ("pick", "drop")
@@ -25,6 +25,8 @@ def all_scenarios() -> list[Scenario]:
         Synchronous("synced8", "cycle, each commit waits for the disk, 8 clients, jobs/s", CYCLE, 8, fills=True, rounds=3),
         Synchronous("synced32", "the same, 32 clients, jobs/s", CYCLE, 32, fills=True, rounds=3),
         Settling("settled8", "the same, settlements do not wait, 8 clients, jobs/s", CYCLE, 8, fills=True, rounds=3),
+        Delayed("delayed8", "the same, each commit waits, commit_delay = 150, 8 clients, jobs/s", CYCLE, 8, fills=True, rounds=3),
+        Delayed("delayed32", "the same, 32 clients, jobs/s", CYCLE, 32, fills=True, rounds=3),
         Throughput("next4", "settle a job and pick the next, 4 clients, jobs/s", ("next",), 4, fills=True, rounds=3),
         Synchronous("syncednext4", "the same, each commit waits for the disk, jobs/s", ("next",), 4, fills=True, rounds=3),
         Throughput("calendar4", "pick 1 and reschedule it, 4 clients, jobs/s", ("pick", "return"), 4, fills=True, rounds=3),

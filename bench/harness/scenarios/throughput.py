@@ -101,6 +101,12 @@ class Settling(Synchronous):
     settings = {**Synchronous.settings, "fetchq.synchronous_settling": "off"}
 
 
+class Delayed(Synchronous):
+    """The same where a commit waits for others, so that one write to the disk serves several."""
+
+    settings = {**Synchronous.settings, "commit_delay": "150"}
+
+
 class Neighbour(Throughput):
     """A cycle, alone and beside a queue with a long backlog."""
 
