@@ -17,6 +17,7 @@ mod ring;
 mod router;
 mod security;
 mod serve;
+mod signals;
 mod state;
 mod top;
 mod web;

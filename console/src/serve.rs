@@ -14,6 +14,7 @@ use crate::limits::Places;
 use crate::poller;
 use crate::router::router;
 use crate::security::{Security, SecurityError};
+use crate::signals::stop_signal;
 use crate::state::AppState;
 
 /// How long requests that run may take when the process is asked to stop.
@@ -110,18 +111,4 @@ fn check_listen(args: &ServeArgs) -> Result<Vec<String>, ServeError> {
         return Err(ServeError::NoOrigin(args.listen, example));
     }
     Ok(origins)
-}
-
-/// Ends when the process is asked to stop.
-pub async fn stop_signal() {
-    let interrupt = tokio::signal::ctrl_c();
-    let mut terminate =
-        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-            Ok(signal) => signal,
-            Err(_) => return,
-        };
-    tokio::select! {
-        _ = interrupt => (),
-        _ = terminate.recv() => (),
-    }
 }

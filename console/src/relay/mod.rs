@@ -127,7 +127,7 @@ pub async fn run(args: RelayArgs) -> Result<ExitCode, Box<dyn std::error::Error>
             .map_err(|error| RelayError::Listen(address, error))?;
         info!("metrics are at http://{address}/metrics");
     }
-    let stop = crate::serve::stop_signal();
+    let stop = crate::signals::stop_signal();
     tokio::pin!(stop);
     let mut pause = PAUSE;
     loop {
