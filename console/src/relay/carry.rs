@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::RelayError;
+use super::error::RelayError;
 use super::source::{Source, Waiting};
 use super::status::Status;
 use super::target::{Target, Turn};

@@ -8,6 +8,7 @@
 //! epoch in the mark, however late it comes, and carries nothing.
 mod batch;
 mod carry;
+mod error;
 mod mark;
 mod source;
 mod status;
@@ -21,9 +22,9 @@ use std::time::Duration;
 use clap::Args;
 use tracing::{info, warn};
 
-use crate::commands::error::CommandError;
 use crate::commands::session::Session;
 use carry::Relay;
+use error::RelayError;
 use status::Status;
 
 /// The file that makes the outbox.
@@ -80,23 +81,6 @@ pub struct RelayArgs {
     /// Prints the SQL that makes the outbox, for psql, and ends.
     #[arg(long, conflicts_with_all = ["once", "listen"])]
     sql: bool,
-}
-
-/// Why a relay ends, or begins anew.
-#[derive(Debug, thiserror::Error)]
-enum RelayError {
-    #[error(transparent)]
-    Command(#[from] CommandError),
-    #[error("source: {0}")]
-    Source(CommandError),
-    #[error("target: {0}")]
-    Target(CommandError),
-    #[error("another relay with the name {0} has taken over")]
-    Replaced(String),
-    #[error("another relay has taken over; this one waits until it is silent")]
-    Fenced,
-    #[error("cannot listen on {0}: {1}")]
-    Listen(SocketAddr, std::io::Error),
 }
 
 /// Carries documents until the process is asked to stop.

@@ -2,8 +2,8 @@
 use fetchq_connect::DbError;
 use serde_json::Value;
 
-use super::RelayError;
 use super::batch::Batch;
+use super::error::RelayError;
 use crate::commands::session::{Param, Session};
 
 /// The most bytes of payload in a batch, as they are stored.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use fetchq_connect::{DbError, DbErrorKind};
 use serde_json::Value;
 
-use super::RelayError;
 use super::batch::Batch;
+use super::error::RelayError;
 use super::mark::Mark;
 use super::source::{Refused, Waiting};
 use crate::commands::session::Session;
