@@ -71,16 +71,17 @@ services = yaml.safe_load(open("docker/compose.yml"))["services"]
 build = services["fetchq"]["build"]
 assert os.path.isfile(os.path.join("docker", build["context"], build["dockerfile"])), build
 assert build["target"] == "server", build
-console = services.pop("console")
-assert console["image"] == "${TAG_PREFIX:-fetchq/fetchq}-console:" + sys.argv[1], console
-assert console["build"] == {**build, "target": "console"}, console
-assert all(port.startswith("127.0.0.1:") for port in console["ports"]), console
-images = {service["image"] for service in services.values()}
+# Both are the program, and can be reached from this machine only.
+for program in (services["console"], services["relay"]):
+    assert program["image"] == "${TAG_PREFIX:-fetchq/fetchq}-console:" + sys.argv[1], program
+    assert program["build"] == {**build, "target": "console"}, program
+    assert all(port.startswith("127.0.0.1:") for port in program["ports"]), program
+images = {service["image"] for name, service in services.items() if name not in ("console", "relay", "shop")}
 assert images == {"${TAG_PREFIX:-fetchq/fetchq}:${PG_MAJOR:-%s}-%s" % (sys.argv[2], sys.argv[1])}, images
 for service in services.values():
     for volume in service.get("volumes", []):
         source = volume.split(":")[0]
-        assert not source.startswith(".") or os.path.isdir(os.path.join("docker", source)), volume
+        assert not source.startswith(".") or os.path.exists(os.path.join("docker", source)), volume
 PY
 else
   ! grep -q "$(printf '\t')" docker/compose.yml || fail "docker/compose.yml has tabs"
