@@ -49,9 +49,10 @@ pub struct Relay {
     /// transactions that began before.
     recent: VecDeque<(Instant, i64)>,
     floor: i64,
-    /// Whether the next look is at all numbers. Under an old snapshot, the entries of all that was ever carried are
-    /// still there, and each look from the start passes over them.
+    /// Whether the relay looks at all numbers, how far it has come with that, and when it began. Under an old snapshot
+    /// the entries of all that was carried are still there, and each look from the start passes over them.
     all: bool,
+    sweep: i64,
     looked_at_all: Instant,
     touched: Instant,
     counted: Option<Instant>,
@@ -104,6 +105,7 @@ impl Relay {
             recent: VecDeque::new(),
             floor: 0,
             all: true,
+            sweep: 0,
             looked_at_all: now,
             touched: now,
             counted: None,
@@ -119,17 +121,19 @@ impl Relay {
     /// A connection is lost, or another relay has taken over.
     pub async fn run(&mut self, once: bool) -> Result<(), RelayError> {
         loop {
-            let was_all = self.next_floor() || once;
+            if once && !self.all {
+                self.look_at_all();
+            }
+            let floor = self.next_floor();
             let held = self.blocked.iter().filter(|(_, one)| one.until.is_some());
             let without: Vec<String> = held.map(|(queue, _)| queue.clone()).collect();
-            let floor = if was_all { 0 } else { self.floor };
-            let documents = self.source.read(floor, &without, self.batch).await?;
-            if was_all && documents.len() < usize::try_from(self.batch).unwrap_or(usize::MAX) {
-                self.all = false;
-                self.looked_at_all = Instant::now();
+            let (documents, is_full) = self.source.read(floor, &without, self.batch).await?;
+            match documents.last() {
+                Some(last) if is_full => self.sweep = last.id,
+                _ => self.all = false,
             }
             if documents.is_empty() {
-                if once {
+                if once && floor == 0 {
                     return self.finish().await;
                 }
                 self.chores().await?;
@@ -141,8 +145,15 @@ impl Relay {
         }
     }
 
-    /// Prepares the next look, and says whether it is at all numbers.
-    fn next_floor(&mut self) -> bool {
+    /// The next look is at all numbers, from the start.
+    fn look_at_all(&mut self) {
+        self.all = true;
+        self.sweep = 0;
+        self.looked_at_all = Instant::now();
+    }
+
+    /// Above which number the next look is.
+    fn next_floor(&mut self) -> i64 {
         let now = Instant::now();
         while let Some(&(at, id)) = self.recent.front()
             && now.duration_since(at) > LATE
@@ -150,17 +161,18 @@ impl Relay {
             self.floor = self.floor.max(id);
             self.recent.pop_front();
         }
+        let mut begins = now.duration_since(self.looked_at_all) > LOOK_AT_ALL;
         for blocked in self.blocked.values_mut() {
             // What is tried again has waited below the floor.
             if blocked.until.is_some_and(|until| until <= now) {
                 blocked.until = None;
-                self.all = true;
+                begins = true;
             }
         }
-        if now.duration_since(self.looked_at_all) > LOOK_AT_ALL {
-            self.all = true;
+        if begins {
+            self.look_at_all();
         }
-        self.all
+        if self.all { self.sweep } else { self.floor }
     }
 
     async fn carry(&mut self, documents: &[Waiting]) -> Result<(), RelayError> {

@@ -12,14 +12,14 @@ const BYTES: i64 = 8 << 20;
 /// Numbers, times in microseconds, and the arguments of `doc_put` as text: a number in a payload may be larger than any
 /// number here.
 const READ: &str = "\
-select d.id, (extract(epoch from d.put_at) * 1000000)::bigint as put_at, d.queue, \
+select d.id, (extract(epoch from d.put_at) * 1000000)::bigint as put_at, d.queue, d.found, \
     extract(epoch from pg_catalog.clock_timestamp() - d.put_at)::float8 as age, \
     (select pg_catalog.jsonb_object_agg(e.key, e.value) \
-     from pg_catalog.jsonb_each(pg_catalog.to_jsonb(d) - '{id,put_at,wants_result,bytes,n}'::text[]) as e \
+     from pg_catalog.jsonb_each(pg_catalog.to_jsonb(d) - '{id,put_at,wants_result,bytes,n,found}'::text[]) as e \
      where e.key = 'payload' or e.value <> 'null')::text as document \
 from ( \
     select d.*, pg_catalog.sum(pg_catalog.pg_column_size(d.payload)) over (order by d.id) as bytes, \
-        pg_catalog.row_number() over (order by d.id) as n \
+        pg_catalog.row_number() over (order by d.id) as n, pg_catalog.count(*) over () as found \
     from ( \
         select * from fetchq_outbox.documents as d where d.id > $1 and d.queue <> all ($2) order by d.id limit $3 \
     ) as d \
@@ -129,15 +129,18 @@ impl Source {
         self.session.run(sql, params).await.map_err(failed)
     }
 
-    /// The next documents whose numbers are greater than `floor`, without those of some queues.
+    /// The next documents whose numbers are greater than `floor`, without those of some queues, and whether there may be
+    /// more.
     pub async fn read(
         &self,
         floor: i64,
         without: &Vec<String>,
         most: i32,
-    ) -> Result<Vec<Waiting>, RelayError> {
+    ) -> Result<(Vec<Waiting>, bool), RelayError> {
         let rows = self.rows(READ, &[&floor, without, &most, &BYTES]).await?;
-        rows.iter()
+        let found = rows.first().and_then(|row| row["found"].as_i64());
+        let documents = rows
+            .iter()
             .map(|row| {
                 let waiting = || {
                     Some(Waiting {
@@ -155,7 +158,8 @@ impl Source {
                     ))
                 })
             })
-            .collect()
+            .collect::<Result<_, RelayError>>()?;
+        Ok((documents, found == Some(i64::from(most))))
     }
 
     /// Removes documents that were carried, and puts aside those that were refused.
