@@ -61,4 +61,4 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_drop_history_wrapper';
 comment on function fetchq.queue_drop_history(text, jsonb, int, boolean) is
-    'Removes entries that match a filter from the history, the oldest first, before their time is over';
+    'Removes entries that match a filter from the history, the oldest first, before their retention time is over';
