@@ -91,7 +91,7 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_run_wrapper';
 comment on function fetchq.schedule_run(int, text) is
-    'Runs the schedules that are due now, of all queues or of one, and returns the numbers of schedules and of new documents; the background worker and mnt_job_run() do so too';
+    'Runs the schedules that are due now, of all queues or of one, and returns the numbers of schedules and of new documents; the background worker and mnt_job_run() also run them';
 
 create function fetchq.schedule_run_at(
     max_schedules int, as_of timestamptz,
