@@ -170,7 +170,7 @@ pub fn register(is_preloading: bool) {
     GucRegistry::define_enum_guc(
         c"fetchq.compat",
         c"The version of the npm client of fetchq 4 that the role uses.",
-        c"Sets what fetchq.strict, fetchq.legacy_quotes and fetchq.compat_version mean by auto. Leave it off for every other driver.",
+        c"Determines what auto means for fetchq.strict, fetchq.legacy_quotes and fetchq.compat_version. Leave it off for all other drivers.",
         &COMPAT,
         GucContext::Userset,
         GucFlags::default(),
@@ -178,15 +178,15 @@ pub fn register(is_preloading: bool) {
     GucRegistry::define_string_guc(
         c"fetchq.compat_version",
         c"The version that fetchq.info() reports to fetchq 4 clients.",
-        c"The npm clients work only with the version they were built for: 4.0.2 for client 4.2.0, 4.0.0 for client 4.1.1. auto: the one for the client in fetchq.compat, and 4.0.2 without one.",
+        c"The npm clients work only with the version they were built for: 4.0.2 for client 4.2.0, 4.0.0 for client 4.1.1. auto: the version for the client in fetchq.compat, or 4.0.2 if that is off.",
         &COMPAT_VERSION,
         GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_enum_guc(
         c"fetchq.legacy_quotes",
-        c"Replaces each pair of apostrophes in payloads and messages by one apostrophe.",
-        c"The npm clients 4.x need this, because they double every apostrophe. auto: on with fetchq.compat, otherwise off.",
+        c"Replaces each pair of apostrophes in payloads and messages with a single one.",
+        c"The npm clients 4.x need this, because they double every apostrophe. auto: on if fetchq.compat is set, otherwise off.",
         &LEGACY_QUOTES,
         GucContext::Userset,
         GucFlags::default(),
@@ -194,14 +194,14 @@ pub fn register(is_preloading: bool) {
     GucRegistry::define_enum_guc(
         c"fetchq.strict",
         c"Raises an error in cases in which fetchq 4 returned a value.",
-        c"These cases are queues that do not exist, and documents that are settled while they are not active, and documents that a trigger suppresses when they are added. When the setting is off, fetchq returns the same value as fetchq 4, and raises a warning in the first two cases. auto: off with fetchq.compat, otherwise on.",
+        c"These cases are: naming a queue that does not exist, settling a document that is not active, and adding a document that a trigger suppresses. When the setting is off, fetchq returns the same value as fetchq 4 did, and raises a warning in the first two cases. auto: off if fetchq.compat is set, otherwise on.",
         &STRICT,
         GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_bool_guc(
         c"fetchq.direct",
-        c"Reads and writes single documents without the executor where that is possible.",
+        c"Reads and writes single documents without the executor where possible.",
         c"When the setting is off, fetchq runs a statement for each call, which is slower. The results are the same.",
         &DIRECT,
         GucContext::Userset,
@@ -209,16 +209,16 @@ pub fn register(is_preloading: bool) {
     );
     GucRegistry::define_bool_guc(
         c"fetchq.synchronous_leases",
-        c"Has a transaction that only leases documents wait for the disk and for standbys, as synchronous_commit says.",
-        c"When the setting is off, such a transaction commits asynchronously. A crash, or a failover, can then lose the leases of the last moments: their documents are pending again, as if they had not been leased. The last attempt of a document always waits, and so does every lease with fetchq.compat, without fetchq in shared_preload_libraries, with citus in that list, and for 10 minutes after a crash or a promotion. Switch the setting on where another library that writes when a transaction commits stands before fetchq in the list: otherwise a crash could lose what it writes.",
+        c"Makes transactions that only lease documents wait for the disk and for standbys, as synchronous_commit specifies.",
+        c"When the setting is off, such a transaction commits asynchronously. A crash or a failover can then lose the most recent leases: their documents are pending again, as if they had not been leased. The last attempt of a document always waits. All leases wait if fetchq.compat is set, if fetchq is not in shared_preload_libraries, if citus is in that list, and for 10 minutes after a crash or a promotion. Switch the setting on if the list has, before fetchq, another library that writes when a transaction commits: otherwise a crash could lose what that library writes.",
         &SYNCHRONOUS_LEASES,
         GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_bool_guc(
         c"fetchq.synchronous_settling",
-        c"Has a transaction that only settles documents, and leases the next ones, wait for the disk and for standbys, as synchronous_commit says.",
-        c"When the setting is off, such a transaction commits asynchronously. A crash, or a failover, can then lose what was settled in the last moments: these documents are leased until their leases end, and are processed again. A transaction that has written anything else always waits, and so does one that puts documents, that settles the last attempt of a document, or that moves one to a dead-letter queue. All wait where fetchq.synchronous_leases is never off: with fetchq.compat, without fetchq in shared_preload_libraries, with citus in that list, and for 10 minutes after a crash or a promotion.",
+        c"Makes transactions that only settle documents, and lease the next ones, wait for the disk and for standbys, as synchronous_commit specifies.",
+        c"When the setting is off, such a transaction commits asynchronously. A crash or a failover can then lose what was settled most recently: these documents stay leased until their leases expire, and are then processed again. A transaction that has written anything else always waits, as does one that puts documents, settles the last attempt of a document, or moves a document to a dead-letter queue. All of them wait in the cases in which all leases do: if fetchq.compat is set, if fetchq is not in shared_preload_libraries, if citus is in that list, and for 10 minutes after a crash or a promotion.",
         &SYNCHRONOUS_SETTLING,
         GucContext::Userset,
         GucFlags::default(),
@@ -233,8 +233,8 @@ pub fn register(is_preloading: bool) {
     );
     GucRegistry::define_int_guc(
         c"fetchq.max_workers",
-        c"The most background workers that run at a time, for all databases of the server.",
-        c"With more databases than that, the background workers take turns: a database in which something is due gets one. Up to half as many jobs processes (at least one) run beside them. Each of these processes, and the launcher, takes one of max_worker_processes.",
+        c"The maximum number of background workers that run at a time, for all databases of the server.",
+        c"With more databases than that, the background workers take turns: a database in which something is due gets one. Up to half as many jobs processes (at least one) run alongside them. Each of these processes, and the launcher, takes one of max_worker_processes.",
         &MAX_WORKERS,
         1,
         MAX_WORKERS_LIMIT as i32,
@@ -244,7 +244,7 @@ pub fn register(is_preloading: bool) {
     GucRegistry::define_string_guc(
         c"fetchq.worker",
         c"The name of the worker that leases documents in this session.",
-        c"Several sessions can share a name. When it is empty, the name is made of application_name and the process ID.",
+        c"Several sessions can share a name. When it is empty, the name is made up of application_name and the process ID.",
         &WORKER_NAME,
         GucContext::Userset,
         GucFlags::default(),
@@ -252,7 +252,7 @@ pub fn register(is_preloading: bool) {
     GucRegistry::define_enum_guc(
         c"fetchq.session_leases",
         c"What happens to leases when the session that picked the documents ends.",
-        c"off: nothing. return: the leases expire. keep: the leases expire, and as long as the session is alive they do not expire. The background worker looks for ended sessions every 0.4 seconds, or every two seconds while it serves other databases too. Without it, each maintenance run of the queue does.",
+        c"off: nothing. return: the leases expire. keep: the leases expire, but they do not expire while the session is alive. The background worker looks for ended sessions every 0.4 seconds, or every two seconds while it serves other databases too. Without it, each maintenance run of the queue does.",
         &SESSION_LEASES,
         GucContext::Userset,
         GucFlags::default(),
@@ -267,16 +267,16 @@ pub fn register(is_preloading: bool) {
     );
     GucRegistry::define_enum_guc(
         c"fetchq.notify",
-        c"What sends the notifications of documents: the background worker, or each transaction when it commits.",
-        c"Transactions that send notifications commit one after the other. Where no background worker runs, each transaction sends its own notifications, whatever this setting says.",
+        c"Selects what sends notifications of documents: the background worker, or each transaction when it commits.",
+        c"Transactions that send notifications commit one after another. Where no background worker runs, each transaction sends its own notifications, whatever this setting says.",
         &NOTIFY,
         GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_int_guc(
         c"fetchq.notify_interval",
-        c"The shortest time between two notifications that the background worker sends for one queue.",
-        c"After that time it sends one notification for each status that documents have entered meanwhile.",
+        c"The minimum time between two notifications that the background worker sends for a queue.",
+        c"After that time it sends one notification for each status that documents have entered in the meantime.",
         &NOTIFY_INTERVAL_MS,
         0,
         60_000,
@@ -285,8 +285,8 @@ pub fn register(is_preloading: bool) {
     );
     GucRegistry::define_int_guc(
         c"fetchq.maintenance_timeout",
-        c"The longest time of one transaction of the background worker on a queue.",
-        c"A transaction that takes longer is cancelled, and the queue waits for its next attempt. Work on which other queues wait takes at most 10 seconds, whatever this setting says.",
+        c"The maximum duration of a transaction of the background worker on a queue.",
+        c"A transaction that takes longer is cancelled, and the queue waits for its next attempt. Work that other queues wait for takes at most 10 seconds, whatever this setting says.",
         &MAINTENANCE_TIMEOUT_MS,
         100,
         86_400_000,
@@ -305,8 +305,8 @@ pub fn register(is_preloading: bool) {
     );
     GucRegistry::define_int_guc(
         c"fetchq.no_worker_after",
-        c"For how long a ready document waits before fetchq.status() says that no worker takes it.",
-        c"The time also begins when the queue is created, when the server starts, and when a document of the queue is leased. Raise it where workers run once an hour, or so. -1: it is never said.",
+        c"How long a ready document waits before fetchq.status() reports that no worker takes it.",
+        c"The time also begins when the queue is created, when the server starts, and when a document of the queue is leased. Raise it where workers run only once an hour or so. -1: this is never reported.",
         &NO_WORKER_AFTER_S,
         -1,
         i32::MAX,
@@ -316,7 +316,7 @@ pub fn register(is_preloading: bool) {
     GucRegistry::define_string_guc(
         c"fetchq.queue_defaults",
         c"The settings that new queues start with, a JSON object as fetchq.queue_create() takes it.",
-        c"It stands in place of all defaults of fetchq: {} is none of them. What the call itself names goes before. When the setting is empty, the defaults are those of fetchq, and none with fetchq.compat. A queue stores its settings when it is created, so a change concerns later queues only.",
+        c"It replaces all defaults of fetchq: {} means none of them. What the call itself names takes precedence. When the setting is empty, the defaults are those of fetchq, or none if fetchq.compat is set. A queue stores its settings when it is created, so a change affects only queues that are created later.",
         &QUEUE_DEFAULTS,
         GucContext::Suset,
         GucFlags::default(),

@@ -179,7 +179,7 @@ create table fetchq.schedules (
 create index schedules_due_idx on fetchq.schedules (due_at) where is_active;
 create index schedules_queue_idx on fetchq.schedules (queue);
 create index schedules_owner_idx on fetchq.schedules (owner) where owner is not null;
-comment on table fetchq.schedules is 'Schedules: each of them pushes a document at each tick';
+comment on table fetchq.schedules is 'Schedules, each of which pushes a document at each tick';
 
 -- Workers: a row for each session, queue, worker name and binding with which documents were picked.
 -- The library writes the rows without the executor, so the table has no trigger, no constraint, and
@@ -247,7 +247,7 @@ create table fetchq.timings (
     primary key (queue_id, kind, slot)
 ) with (fillfactor = 50);
 comment on table fetchq.timings is
-    'How long documents waited and ran, as histograms of the last minutes and of all before';
+    'How long documents waited and ran, as histograms of the last minutes and of all the time before';
 
 create table fetchq.metrics_writes (
     id uuid not null default pg_catalog.gen_random_uuid(),
@@ -365,7 +365,7 @@ create table fetchq.lease_slots (
 create index lease_slots_free_idx on fetchq.lease_slots (queue_id, slot) where subject is null;
 create index lease_slots_subject_idx on fetchq.lease_slots (queue_id, subject) where subject is not null;
 comment on table fetchq.lease_slots is
-    'Lease slots of queues with max_active, and the document that has each of them';
+    'Lease slots of queues with max_active, and the document that holds each of them';
 
 -- Rate permits of queues with a rate limit. A pick uses a permit, which is free again at free_at.
 create table fetchq.rate_permits (

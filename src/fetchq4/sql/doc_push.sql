@@ -9,7 +9,7 @@ create function fetchq.doc_push(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_push_wrapper';
 comment on function fetchq.doc_push(text, text, jsonb, timestamptz) is
-    'Adds a document with a unique subject; gives 0 when the subject exists';
+    'Adds a document with a unique subject; returns 0 if the subject exists';
 
 create function fetchq.doc_push(
     queue text, subject text, version int, priority int, next_iteration timestamptz, payload jsonb,
@@ -18,7 +18,7 @@ create function fetchq.doc_push(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_push_full_wrapper';
 comment on function fetchq.doc_push(text, text, int, int, timestamptz, jsonb) is
-    'Adds a document with a unique subject; gives 0 when the subject exists';
+    'Adds a document with a unique subject; returns 0 if the subject exists';
 
 create function fetchq.doc_push(
     queue text, version int, next_iteration timestamptz, documents text,
@@ -27,7 +27,7 @@ create function fetchq.doc_push(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_push_list_wrapper';
 comment on function fetchq.doc_push(text, int, timestamptz, text) is
-    'Adds a list of documents, written as (''subject'', priority, ''json'', {DATA}), ...; gives the number of new documents';
+    'Adds a list of documents, written as (''subject'', priority, ''json'', {DATA}), ...; returns the number of new documents';
 
 create function fetchq.doc_push(
     queue text, subject text, payload text, next_iteration text,

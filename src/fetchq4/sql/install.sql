@@ -5,7 +5,7 @@ language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'init_wrapper';
 comment on function fetchq.init() is
-    'For old clients: gives true, because nothing remains to be done once the extension exists';
+    'For old clients: returns true, because nothing remains to be done once the extension exists';
 
 create function fetchq.upgrade__310__320(out success boolean)
 language c stable parallel unsafe

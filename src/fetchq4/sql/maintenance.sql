@@ -6,7 +6,7 @@ create function fetchq.mnt_make_pending(queue text, max_docs int, out affected_r
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'mnt_make_pending_wrapper';
 comment on function fetchq.mnt_make_pending(text, int) is
-    'Makes planned documents pending that are due';
+    'Makes planned documents that are due pending';
 
 create function fetchq.mnt_reschedule_orphans(queue text, max_docs int, out affected_rows int)
 language c volatile parallel unsafe

@@ -64,4 +64,4 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_drop_version_wrapper';
 comment on function fetchq.queue_drop_version(text, int) is
-    'Says whether a version may be removed: false for the current one';
+    'Says whether a version may be removed: returns false for the current one';

@@ -8,7 +8,7 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_set_max_attempts_wrapper';
 comment on function fetchq.queue_set_max_attempts(text, int) is
-    'Sets after how many attempts a document is killed';
+    'Sets the number of attempts after which a document is killed';
 
 create function fetchq.queue_set_current_version(
     queue text, version int,

@@ -18,7 +18,7 @@ create function fetchq.queue_redrive(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'queue_redrive_wrapper';
 comment on function fetchq.queue_redrive(text, int, jsonb, boolean) is
-    'Brings back documents that failed, the oldest first: killed documents of the queue, its dead letters in other queues, and dead letters of other queues in this one; repeat until it gives 0';
+    'Brings back documents that failed, the oldest first: killed documents of the queue, its dead letters in other queues, and dead letters of other queues in this one; repeat until it returns 0';
 
 create view fetchq.dead_letters with (security_barrier) as
 select

@@ -11,7 +11,7 @@ create function fetchq.doc_append(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_append_wrapper';
 comment on function fetchq.doc_append(text, jsonb, int, int, text, int, interval, jsonb, interval) is
-    'Adds a document that is due now or after a delay, first in, first out; gives the subject that was generated for it';
+    'Adds a document that is due now or after a delay, first in, first out; returns the subject that was generated for it';
 
 create function fetchq.doc_append_many(
     queue text, payloads jsonb[], version int default 0, priority int default 0,
@@ -24,4 +24,4 @@ returns setof text
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_append_many_wrapper';
 comment on function fetchq.doc_append_many(text, jsonb[], int, int, text, int, interval, jsonb, interval) is
-    'Adds documents that are due now or after a delay and are picked in their order; gives the generated subjects';
+    'Adds documents that are due now or after a delay and are picked in the order of the list; returns the generated subjects';

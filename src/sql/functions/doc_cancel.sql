@@ -8,4 +8,4 @@ create function fetchq.doc_cancel(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_cancel_wrapper';
 comment on function fetchq.doc_cancel(text, text) is
-    'Kills a document that is planned, pending or active, and gives the status that it had; the worker of an active document loses its lease, and doc_extend() reports that';
+    'Kills a document that is planned, pending or active, and returns its previous status; the worker of an active document loses its lease, and doc_extend() reports that';

@@ -16,4 +16,4 @@ set search_path = pg_catalog, pg_temp
 set intervalstyle = postgres
 as 'MODULE_PATHNAME', 'doc_explain_wrapper';
 comment on function fetchq.doc_explain(text, text) is
-    'Why a document does not run: a row for each reason that holds now, with what to do';
+    'Explains why a document does not run: a row for each reason that currently applies, with what to do about it';

@@ -16,7 +16,7 @@ returns setof fetchq.leased
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_lease_wrapper';
 comment on function fetchq.doc_lease(text, int, interval, int, text, text) is
-    'Leases due documents of a version, by priority and time; without a duration, for as long as the queue is set to';
+    'Leases due documents of a version, by priority and time; the duration defaults to the setting lease of the queue';
 
 create type fetchq.leased_any as (
     queue text,
@@ -34,7 +34,7 @@ returns setof fetchq.leased_any
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_lease_any_wrapper';
 comment on function fetchq.doc_lease_any(text[], int, interval, int, int[], text, text) is
-    'Leases due documents of several queues, in proportion to the weights of the queues; without a duration, for as long as each queue is set to';
+    'Leases due documents of several queues, in proportion to the weights of the queues; the duration defaults to the setting lease of each queue';
 
 create type fetchq.popped as (
     subject varchar,

@@ -12,4 +12,4 @@ create function fetchq.doc_put(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_put_wrapper';
 comment on function fetchq.doc_put(text, text, jsonb, timestamptz, int, int, text, text, int, interval, jsonb, interval, text[], interval) is
-    'Adds a document; when its subject exists, the mode decides what happens: ignore, replace, merge, earliest, debounce, reset, once; with unique_by, the subject is made of the content';
+    'Adds a document; if its subject exists, the mode determines what happens: ignore, replace, merge, earliest, debounce, reset, once; with unique_by, the subject is derived from the content';

@@ -8,4 +8,4 @@ returns setof record
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_put_many_wrapper';
 comment on function fetchq.doc_put_many(text, jsonb, text) is
-    'Puts a JSON array of documents, each with a mode of its own if it names one; gives created, updated, queued or ignored for each';
+    'Puts a JSON array of documents, each with its own mode if it names one; returns created, updated, queued or ignored for each';

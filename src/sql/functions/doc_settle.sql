@@ -9,7 +9,7 @@ create function fetchq.doc_complete(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_complete_wrapper';
 comment on function fetchq.doc_complete(text, text, jsonb, bigint, jsonb) is
-    'Settles a leased document as completed, with a result; what doc_lease() has leased needs its lease number, and is settled only while that lease lasts';
+    'Settles a leased document as completed, with a result; a document that doc_lease() has leased needs its lease number, and is settled only while that lease lasts';
 
 create function fetchq.doc_kill(
     queue text, subject text, payload jsonb default null, lease bigint default null,
@@ -29,7 +29,7 @@ create function fetchq.doc_reschedule(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_reschedule_wrapper';
 comment on function fetchq.doc_reschedule(text, text, timestamptz, jsonb, bigint, interval) is
-    'Plans the next iteration of a leased document, for a time or after a delay; what doc_lease() has leased needs its lease number, and is settled only while that lease lasts';
+    'Plans the next iteration of a leased document, for a time or after a delay; a document that doc_lease() has leased needs its lease number, and is settled only while that lease lasts';
 
 create function fetchq.doc_drop(
     queue text, subject text, lease bigint default null,
@@ -48,7 +48,7 @@ create function fetchq.doc_reject(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_reject_wrapper';
 comment on function fetchq.doc_reject(text, text, text, jsonb, text, bigint, interval) is
-    'Returns an active document after a failure: it is retried after the delay, or by the backoff of the queue, or when its lease would have expired; it is killed after its last attempt';
+    'Returns an active document after a failure: it is retried after the delay, or according to the backoff of the queue, or when its lease would have expired; it is killed after its last attempt';
 
 create function fetchq.doc_snooze(
     queue text, subject text, due_at timestamptz default null,
@@ -78,7 +78,7 @@ returns setof record
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_complete_many_wrapper';
 comment on function fetchq.doc_complete_many(text, text[], jsonb[], bigint, jsonb[]) is
-    'Settles active documents as completed; with a lease, it settles all of them or fails';
+    'Settles active documents as completed; with a lease, settles all of them or fails';
 
 create function fetchq.doc_reschedule_many(
     queue text, subjects text[], due_at timestamptz, payloads jsonb[] default null,
@@ -89,7 +89,7 @@ returns setof record
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_reschedule_many_wrapper';
 comment on function fetchq.doc_reschedule_many(text, text[], timestamptz, jsonb[], bigint) is
-    'Plans the next iteration of active documents; with a lease, it settles all of them or fails';
+    'Plans the next iteration of active documents; with a lease, settles all of them or fails';
 
 create function fetchq.doc_drop_many(
     queue text, subjects text[], lease bigint default null,
@@ -99,4 +99,4 @@ returns setof record
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_drop_many_wrapper';
 comment on function fetchq.doc_drop_many(text, text[], bigint) is
-    'Settles active documents by removing them; with a lease, it settles all of them or fails';
+    'Settles active documents by removing them; with a lease, settles all of them or fails';

@@ -39,7 +39,7 @@ create function fetchq.docs_move(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'docs_move_wrapper';
 comment on function fetchq.docs_move(text, text, jsonb, int, boolean) is
-    'Moves documents that are not active to another queue, the oldest first; those whose subject exists there stay';
+    'Moves documents that are not active to another queue, the oldest first; those whose subjects exist there stay';
 
 create function fetchq.docs_set_priority(
     queue text, priority int, filter jsonb default '{}', max_docs int default 1000,
@@ -49,7 +49,7 @@ create function fetchq.docs_set_priority(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'docs_set_priority_wrapper';
 comment on function fetchq.docs_set_priority(text, int, jsonb, int, boolean) is
-    'Gives planned and pending documents another priority, the oldest first';
+    'Changes the priority of planned and pending documents, the oldest first';
 
 create function fetchq.docs_set_due(
     queue text, due_at timestamptz default null, delay interval default null,
@@ -59,7 +59,7 @@ create function fetchq.docs_set_due(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'docs_set_due_wrapper';
 comment on function fetchq.docs_set_due(text, timestamptz, interval, jsonb, int, boolean) is
-    'Gives planned and pending documents another time, the oldest first';
+    'Changes when planned and pending documents are due, the oldest first';
 
 create function fetchq.doc_set_due(
     queue text, subject text, due_at timestamptz default null, delay interval default null,
@@ -68,7 +68,7 @@ create function fetchq.doc_set_due(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_set_due_wrapper';
 comment on function fetchq.doc_set_due(text, text, timestamptz, interval) is
-    'Gives a planned or pending document another time';
+    'Changes when a planned or pending document is due';
 
 create function fetchq.doc_set_priority(
     queue text, subject text, priority int,
@@ -77,4 +77,4 @@ create function fetchq.doc_set_priority(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_set_priority_wrapper';
 comment on function fetchq.doc_set_priority(text, text, int) is
-    'Gives a planned or pending document another priority';
+    'Changes the priority of a planned or pending document';

@@ -11,7 +11,7 @@ returns setof fetchq.settlement
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'docs_settle_wrapper';
 comment on function fetchq.docs_settle(text, jsonb, text) is
-    'Settles a list of active documents, each in its own way; a document whose lease was lost is reported, and keeps no other one from being settled';
+    'Settles a list of active documents, each in its own way; a document whose lease was lost is reported, and does not keep the others from being settled';
 
 create function fetchq.docs_next(
     queue text, settlements jsonb default '[]', max_docs int default 1,

@@ -50,7 +50,7 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_trim_history_wrapper';
 comment on function fetchq.queue_trim_history(text, int) is
-    'Removes documents that have been in the history for longer than the queue keeps them; maintenance does so too';
+    'Removes documents that have been in the history for longer than the queue keeps them; maintenance also does so';
 
 create function fetchq.queue_drop_history(
     queue text, filter jsonb default '{}', max_docs int default 1000,
@@ -61,4 +61,4 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_drop_history_wrapper';
 comment on function fetchq.queue_drop_history(text, jsonb, int, boolean) is
-    'Removes entries that match a filter from the history, the oldest first, before their time is over';
+    'Removes entries that match a filter from the history, the oldest first, before their retention time is over';

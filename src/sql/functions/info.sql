@@ -18,4 +18,4 @@ language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'trace_wrapper';
 comment on function fetchq.trace(text, text) is
-    'The documents, the errors and the history of a subject in every queue';
+    'The documents, the errors and the history of a subject in all queues';

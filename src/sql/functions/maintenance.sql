@@ -41,8 +41,8 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'maintenance_progress_wrapper';
 comment on function fetchq.maintenance_progress() is
-    'What maintenance does in this database now: which process, which service, in which queue, since when, and for how many rows so far';
+    'What maintenance is doing in this database now: which process, which service, in which queue, since when, and for how many rows so far';
 
 create view fetchq.progress as select * from fetchq.maintenance_progress();
 comment on view fetchq.progress is
-    'What maintenance does in this database now';
+    'What maintenance is doing in this database now';

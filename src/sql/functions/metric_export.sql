@@ -29,11 +29,11 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'metric_export_wrapper';
 comment on function fetchq.metric_export(text) is
-    'The samples of a metric family, or of all of them, for a monitoring system; waits for no lock';
+    'The samples of a metric family, or of all of them, for a monitoring system; never waits for a lock';
 
 create view fetchq.metric_samples as
 select s.family, f.type, f.help, s.name, s.labels, s.value
 from fetchq.metric_export() s
 join fetchq.metric_families() f on f.family = s.family;
 comment on view fetchq.metric_samples is
-    'What a monitoring system wants to know, as samples of metric families in the sense of Prometheus';
+    'What a monitoring system needs to know, as samples of metric families in the sense of Prometheus';

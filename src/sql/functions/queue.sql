@@ -22,7 +22,7 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_truncate_wrapper';
 comment on function fetchq.queue_truncate(text, boolean) is
-    'Removes all documents of a queue; with empty also its logs, snapshots and history, and makes its jobs due';
+    'Removes all documents of a queue; with empty, also removes its logs, snapshots and history, and makes its jobs due';
 
 create function fetchq.queue_truncate_all(empty boolean default false, out success boolean)
 language c volatile parallel unsafe

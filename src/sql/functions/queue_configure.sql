@@ -7,7 +7,7 @@ set search_path = pg_catalog, pg_temp
 set intervalstyle = postgres
 as 'MODULE_PATHNAME', 'queue_configure_wrapper';
 comment on function fetchq.queue_configure(text, jsonb) is
-    'Changes the settings of a queue that are named, null switching one off, and returns all of them';
+    'Changes the named settings of a queue, where null switches a setting off, and returns all settings';
 
 create function fetchq.queue_settings(queue text, out all_settings jsonb)
 language c stable parallel unsafe
@@ -22,11 +22,11 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_pause_wrapper';
 comment on function fetchq.queue_pause(text) is
-    'Pauses a queue, so that nothing can be picked from it; false when it is paused already';
+    'Pauses a queue, so that nothing can be picked from it; returns false if it is already paused';
 
 create function fetchq.queue_resume(queue text, out was_resumed boolean)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_resume_wrapper';
 comment on function fetchq.queue_resume(text) is
-    'Resumes a paused queue; false when it is not paused';
+    'Resumes a paused queue; returns false if it is not paused';

@@ -5,4 +5,4 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_place_set_wrapper';
 comment on function fetchq.queue_place_set(text, text) is
-    'Records on which other server a queue lives, for the error of every call that names it here; NULL removes the record';
+    'Records the other server on which a queue lives, for the error that every call that names it here raises; NULL removes the record';

@@ -42,7 +42,7 @@ language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'doc_get_wrapper';
 comment on function fetchq.doc_get(text, text) is
-    'A document as it is now, or as it was when it was settled last and moved to the history; no row when there is neither';
+    'A document as it is now, or as it was when it was last settled and moved to the history; no row if there is neither';
 
 create function fetchq.docs_list(
     queue text, filter jsonb default '{}', max_docs int default 100, after text default null

@@ -12,7 +12,7 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_revoke_wrapper';
 comment on function fetchq.queue_revoke(text, text, text) is
-    'Takes away what queue_grant() has given to a role';
+    'Revokes what queue_grant() has granted to a role';
 
 create type fetchq.queue_right as (
     queue varchar,
@@ -28,21 +28,21 @@ language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_grants_wrapper';
 comment on function fetchq.queue_grants(text) is
-    'Which roles own, manage, work on, fill or read a queue, or all queues on which the caller has a right';
+    'The roles that own, manage, work on, fill or read a queue, or all queues on which the caller has a right';
 
 create function fetchq.queue_has_right(queue text, kind text default 'any', out has_right boolean)
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_has_right_wrapper';
 comment on function fetchq.queue_has_right(text, text) is
-    'Whether the caller has the rights of a reader, producer, worker, manager or owner of a queue, or any';
+    'Says whether the caller has the rights of a reader, producer, worker, manager or owner of a queue, or any right on it';
 
 create function fetchq.data_owner_set(role text, out was_changed boolean)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'data_owner_set_wrapper';
 comment on function fetchq.data_owner_set(text) is
-    'Gives the tables of all queues to a role, as which fetchq then runs its statements';
+    'Makes a role the owner of the tables of all queues; fetchq then runs its statements as that role';
 
 create view fetchq.metrics_live with (security_barrier) as
 select queue, metric, value, updated_at from fetchq.metrics_exact m

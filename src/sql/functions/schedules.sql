@@ -12,21 +12,21 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_create_wrapper';
 comment on function fetchq.schedule_create(text, text, text, jsonb, text, int, int, text, int, interval, timestamptz, timestamptz, boolean, jsonb) is
-    'Pushes a document at each tick of a cron expression or an interval; with replace it changes a schedule that exists';
+    'Pushes a document at each tick of a cron expression or an interval; with replace, changes an existing schedule';
 
 create function fetchq.schedule_drop(name text, queue text default null, out was_dropped boolean)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_drop_wrapper';
 comment on function fetchq.schedule_drop(text, text) is
-    'Drops a schedule; false when there is none, or when the queue that is named has none of that name; its documents stay';
+    'Drops a schedule, but not its documents; returns false if there is none of that name, or none in the queue that is named';
 
 create function fetchq.schedule_pause(name text, queue text default null, out was_paused boolean)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_pause_wrapper';
 comment on function fetchq.schedule_pause(text, text) is
-    'Pauses a schedule; false when it is paused already';
+    'Pauses a schedule; returns false if it is already paused';
 
 create function fetchq.schedule_resume(
     name text, queue text default null,
@@ -36,7 +36,7 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_resume_wrapper';
 comment on function fetchq.schedule_resume(text, text) is
-    'Resumes a schedule with its next tick, without the ticks of the pause; one that was not paused and failed is retried at once';
+    'Resumes a schedule with its next tick, without the ticks during the pause; a failing one that was not paused is retried at once';
 
 create type fetchq.schedule as (
     name text,
@@ -91,7 +91,7 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_run_wrapper';
 comment on function fetchq.schedule_run(int, text) is
-    'Runs the schedules that are due now, of all queues or of one, and gives the numbers of schedules and of new documents; the background worker and mnt_job_run() do so too';
+    'Runs the schedules that are due now, of all queues or of one, and returns the numbers of schedules and of new documents; the background worker and mnt_job_run() also run them';
 
 create function fetchq.schedule_run_at(
     max_schedules int, as_of timestamptz,
@@ -101,7 +101,7 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_run_at_wrapper';
 comment on function fetchq.schedule_run_at(int, timestamptz) is
-    'For tests: runs the schedules that are due at another time';
+    'For tests: runs the schedules that are due at a given time';
 
 create function fetchq.schedule_tick(
     name text, queue text default null,

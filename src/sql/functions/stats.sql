@@ -33,4 +33,4 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_stats_wrapper';
 comment on function fetchq.queue_stats(text) is
-    'The state, the totals and the percentiles of a queue, or of all queues on which the caller has a right; waits for no lock';
+    'The state, the totals and the percentiles of a queue, or of all queues on which the caller has a right; never waits for a lock';

@@ -59,4 +59,4 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'background_worker_wake_wrapper';
 comment on function fetchq.background_worker_wake() is
-    'Has the launcher look for databases that need a background worker, and sessions look at the version of the extension, when this transaction commits; false when there is no launcher';
+    'Makes the launcher look for databases that need a background worker, and sessions check the version of the extension, when this transaction commits; returns false if there is no launcher';

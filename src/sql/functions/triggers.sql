@@ -6,7 +6,7 @@ create function fetchq.trigger_docs_ready() returns trigger
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'trigger_docs_ready_wrapper';
 comment on function fetchq.trigger_docs_ready() is
-    'Trigger of every queue: notes written documents in the ready floors';
+    'Trigger of every queue: records written documents in the ready floors';
 
 create function fetchq.trigger_docs_notify() returns trigger
 language c volatile parallel unsafe
@@ -31,7 +31,7 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'trigger_queue_changed_wrapper';
 comment on function fetchq.trigger_queue_changed() is
-    'Trigger of the registry: has every session read the settings of a queue again';
+    'Trigger of the registry: makes every session read the settings of a queue again';
 
 create trigger fetchq_queue_changed after insert or update on fetchq.queues
 for each row execute function fetchq.trigger_queue_changed();

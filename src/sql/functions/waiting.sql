@@ -8,7 +8,7 @@ create procedure fetchq.queue_wait(
 language c
 as 'MODULE_PATHNAME', 'queue_wait_wrapper';
 comment on procedure fetchq.queue_wait(text[], interval, text, int, text) is
-    'Waits until a document of one of the queues can be picked: gives the queue, or NULL when the time is over';
+    'Waits until a document of one of the queues can be picked: returns the queue, or NULL after the timeout';
 
 create procedure fetchq.worker_wait(
     queues text[], worker text, timeout interval default '30 s', leases jsonb default null,
@@ -18,7 +18,7 @@ create procedure fetchq.worker_wait(
 language c
 as 'MODULE_PATHNAME', 'worker_wait_wrapper';
 comment on procedure fetchq.worker_wait(text[], text, interval, jsonb, int, text, text, text[], bigint[]) is
-    'Waits until a worker has to know something: a document can be picked, it is asked to stop, or a lease that it has was cancelled or lost; gives what it is, or NULL when the time is over';
+    'Waits for an event that concerns a worker: a document can be picked, the worker is asked to stop, or a lease that it has was cancelled or lost; returns the event, or NULL after the timeout';
 
 create procedure fetchq.doc_await(
     queue text, subject text, timeout interval default '30 s', inout status text default null,
@@ -27,7 +27,7 @@ create procedure fetchq.doc_await(
 language c
 as 'MODULE_PATHNAME', 'doc_await_wrapper';
 comment on procedure fetchq.doc_await(text, text, interval, text, jsonb, text) is
-    'Waits until a document is settled: gives what became of it, what its worker returned, and why it was killed; when the time is over, its status';
+    'Waits until a document is settled: returns what became of it, what its worker returned, and why it was killed; after the timeout, its status';
 
 create procedure fetchq.work_check()
 language c

@@ -22,7 +22,7 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'worker_stop_requested_wrapper';
 comment on function fetchq.worker_stop_requested(text, text, timestamptz) is
-    'Whether a worker of a queue was asked to stop at or after a time; NULL, within fetchq.work(): since that call began';
+    'Says whether a worker of a queue was asked to stop at or after a time; NULL, within fetchq.work(), means since that call began';
 
 create type fetchq.lease as (
     queue varchar,
@@ -51,7 +51,7 @@ comment on function fetchq.lease_list(text, int, text) is
 
 create view fetchq.leases as select * from fetchq.lease_list();
 comment on view fetchq.leases is
-    'The leased documents: by which worker, from when and until when';
+    'The leased documents: which worker has leased each, from when and until when';
 
 create view fetchq.workers with (security_barrier) as
 with leased as materialized (select * from fetchq.lease_list()),
