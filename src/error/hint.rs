@@ -17,10 +17,13 @@ impl Error {
             Self::BothGiven { one, other } => format!("Pass {one} or {other}, and omit the other one."),
             Self::InList { error, .. } | Self::InThen { error, .. } | Self::InSchedules { error, .. } => error.hint(),
             Self::NoSchedules(_) | Self::BadListedSchedule { .. } => format!(r#"Nothing was changed. Pass an array such as [{{"name": "nightly", "queue": "mail", "schedule": "30 2 * * *"}}]. The keys are {}."#, schedule::SYNC_KEYS.join(", ")),
-            Self::UnknownQueue(queue) => match &queue.nearest {
-                Some(nearest) => format!("Did you mean \"{nearest}\"? Or create it with: select * from fetchq.queue_create('{queue}')"),
-                None => format!("Create it with: select * from fetchq.queue_create('{queue}')"),
-            },
+            Self::UnknownQueue(queue) => {
+                let create = format!("Create it with: select * from fetchq.queue_create('{queue}')");
+                match &queue.nearest {
+                    Some(nearest) => format!("Did you mean \"{nearest}\"? Or {}", create.replacen('C', "c", 1)),
+                    None => create,
+                }
+            }
             Self::QueueElsewhere { .. } => "Nothing was done. Repeat it in a new connection to that server.".into(),
             Self::QueueIsHere(_) => "Only a queue that is not in this database can live elsewhere: record the place when it has been moved, in the transaction that drops it here.".into(),
             Self::NotCreator(role) => format!("The owner of the extension can run: grant execute on function fetchq.queue_create(text, jsonb) to \"{}\"", role.replace('"', "\"\"")),
