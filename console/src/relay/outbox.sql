@@ -9,6 +9,18 @@
 -- A transaction calls fetchq_outbox.doc_put() with the arguments of fetchq.doc_put(). `fetchq relay` carries the
 -- documents whose transactions have committed, each once.
 create schema if not exists fetchq_outbox;
+-- What somebody else has made under this name could do anything with the documents.
+do $body$
+begin
+    if exists (
+        select from pg_catalog.pg_namespace as n
+        where n.nspname = 'fetchq_outbox' and n.nspowner <> current_user::pg_catalog.regrole
+    ) then
+        raise exception using errcode = '42501', message = 'the schema fetchq_outbox belongs to another role',
+            hint = 'Run this file as that role if it is yours, or drop the schema.';
+    end if;
+end
+$body$;
 
 -- Which source this is. A relay keeps its place on the target under this name.
 create table if not exists fetchq_outbox.source (

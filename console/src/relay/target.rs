@@ -14,7 +14,7 @@ use crate::commands::session::Session;
 const SILENCE: f64 = 15.0;
 
 /// A transaction of a relay that hangs must not keep its successor waiting.
-const LIMITS: &str = "set local statement_timeout = '60s'; set local lock_timeout = '60s'; \
+const LIMITS: &str = "set local statement_timeout = '60s'; set local lock_timeout = '5s'; \
     set local idle_in_transaction_session_timeout = '30s'";
 
 const READ: &str = "\
@@ -366,10 +366,12 @@ fn verdict(error: &DbError) -> Verdict {
         return Verdict::Again;
     };
     match code {
-        "25006" | "55P03" | "54001" => Verdict::Again,
+        "25006" => Verdict::Again,
+        // Somebody holds a lock, or a trigger takes too long: documents of other queues must not wait for that.
+        "57014" => Verdict::Blocked,
         "42602" | "42804" => Verdict::Refused(code.to_owned()),
         _ => match code.get(..2).unwrap_or_default() {
-            "08" | "40" | "53" | "57" | "58" | "XX" => Verdict::Again,
+            "08" | "40" | "53" | "57" | "58" => Verdict::Again,
             "21" | "22" | "23" | "27" | "44" | "54" | "P0" => Verdict::Refused(code.to_owned()),
             _ => Verdict::Blocked,
         },
@@ -389,13 +391,15 @@ mod tests {
             })
         };
         assert_eq!(with(None), Verdict::Again);
-        for code in ["40P01", "57P01", "53300", "25006", "08006", "XX000"] {
+        for code in ["40P01", "57P01", "53300", "25006", "08006"] {
             assert_eq!(with(Some(code)), Verdict::Again, "{code}");
         }
         for code in ["22001", "23514", "P0001", "54000", "42602"] {
             assert_eq!(with(Some(code)), Verdict::Refused(code.to_owned()));
         }
-        for code in ["42704", "42501", "3D000", "55000"] {
+        for code in [
+            "42704", "42501", "3D000", "55000", "55P03", "57014", "XX000",
+        ] {
             assert_eq!(with(Some(code)), Verdict::Blocked, "{code}");
         }
     }

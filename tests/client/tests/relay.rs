@@ -553,3 +553,42 @@ async fn the_guide_is_as_it_says() {
     source_cluster.stop("fast");
     target_cluster.stop("fast");
 }
+
+/// A lock on the table of one queue holds back the documents of that queue only. And nobody makes the schema for others.
+#[tokio::test]
+async fn a_locked_queue_and_a_prepared_schema_stop_nobody_else() {
+    let [
+        (source_cluster, source, session),
+        (target_cluster, target, other),
+    ] = servers("relay_locked").await;
+    let lock = target.connect("postgres").await;
+    lock.sql("begin; lock table fetchq_data.invoices__docs in exclusive mode")
+        .await;
+    session.sql(&order("invoices", 1)).await;
+    session.sql(&order("mails", 1)).await;
+    let relay = Relay::start(&source, &target);
+    let pop = |queue: &str| format!("select subject from fetchq.doc_pop('{queue}', 0, 10)");
+    wait_until("the other queue goes on", async || {
+        other.column(&pop("mails")).await == ["mails-1"]
+    })
+    .await;
+    assert_eq!(session.text(WAITING).await, "1");
+    lock.sql("rollback").await;
+    wait_until("the lock is gone", async || {
+        session.text(WAITING).await == "0"
+    })
+    .await;
+    assert_eq!(other.column(&pop("invoices")).await, ["invoices-1"]);
+    drop(relay);
+
+    session
+        .sql("create database prepared; create role stranger login; grant create on database prepared to stranger")
+        .await;
+    let prepared = source.connect("prepared").await;
+    prepared
+        .sql("set role stranger; create schema fetchq_outbox; reset role")
+        .await;
+    assert_eq!(prepared.state(&outbox()).await, "42501");
+    source_cluster.stop("fast");
+    target_cluster.stop("fast");
+}
