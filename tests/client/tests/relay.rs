@@ -581,8 +581,9 @@ async fn a_locked_queue_and_a_prepared_schema_stop_nobody_else() {
     assert_eq!(other.column(&pop("invoices")).await, ["invoices-1"]);
     drop(relay);
 
+    session.sql("create database prepared").await;
     session
-        .sql("create database prepared; create role stranger login; grant create on database prepared to stranger")
+        .sql("create role stranger login; grant create on database prepared to stranger")
         .await;
     let prepared = source.connect("prepared").await;
     prepared
