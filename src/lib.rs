@@ -54,6 +54,7 @@ pub extern "C-unwind" fn _PG_init() {
         if settings::ready_slots() > 0 {
             signals::board::install();
             signals::waiters::install();
+            signals::late_leases::install();
             ready::floors::install();
         }
         background::install();

@@ -131,6 +131,7 @@ static STRICT: GucSetting<Switch> = GucSetting::<Switch>::new(Switch::Auto);
 
 static SYNCHRONOUS_LEASES: GucSetting<bool> = GucSetting::<bool>::new(false);
 static SYNCHRONOUS_SETTLING: GucSetting<bool> = GucSetting::<bool>::new(true);
+static LATE_LEASES: GucSetting<bool> = GucSetting::<bool>::new(false);
 
 static DIRECT: GucSetting<bool> = GucSetting::<bool>::new(true);
 
@@ -212,6 +213,14 @@ pub fn register(is_preloading: bool) {
         c"Makes transactions that only lease documents wait for the disk and for standbys, as synchronous_commit specifies.",
         c"When the setting is off, such a transaction commits asynchronously. A crash or a failover can then lose the most recent leases: their documents are pending again, as if they had not been leased. The last attempt of a document always waits. All leases wait if fetchq.compat is set, if fetchq is not in shared_preload_libraries, if citus is in that list, and for 10 minutes after a crash or a promotion. Switch the setting on if the list has, before fetchq, another library that writes when a transaction commits: otherwise a crash could lose what that library writes.",
         &SYNCHRONOUS_LEASES,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"fetchq.late_leases",
+        c"A spike: keeps leases in shared memory.",
+        c"For measurements only.",
+        &LATE_LEASES,
         GucContext::Userset,
         GucFlags::default(),
     );
@@ -387,6 +396,11 @@ pub fn synchronous_settling() -> bool {
 }
 
 /// `fetchq.direct`: whether single documents may be read and written without the executor.
+pub fn late_leases() -> bool {
+    LATE_LEASES.get()
+}
+
+/// As described above.
 pub fn direct() -> bool {
     DIRECT.get()
 }

@@ -99,6 +99,31 @@ impl Row {
     }
 }
 
+/// The bytes of a text that a row has.
+///
+/// # Safety
+///
+/// The value is a text that is not compressed and lives as long as it is used.
+pub unsafe fn text_bytes<'a>(datum: pg_sys::Datum) -> &'a [u8] {
+    // SAFETY: See above.
+    unsafe { pgrx::varlena::varlena_to_byte_slice(datum.cast_mut_ptr()) }
+}
+
+impl Row {
+    /// Where the row is: its block and the number within it.
+    pub fn place(&self) -> (u32, u16) {
+        let block = self.tid.ip_blkid;
+        let number = u32::from(block.bi_hi) << 16 | u32::from(block.bi_lo);
+        (number, self.tid.ip_posid)
+    }
+
+    /// The bytes of the subject.
+    pub fn subject_bytes(&self) -> &[u8] {
+        // SAFETY: A subject is a text and is not compressed.
+        unsafe { text_bytes(self.values[Column::Subject as usize]) }
+    }
+}
+
 /// The outcome of an attempt to change a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
@@ -204,10 +229,14 @@ impl Documents {
         // snapshot, ends the scan and frees the slot. After an ERROR the end of the
         // (sub)transaction does that.
         unsafe {
-            pg_sys::CommandCounterIncrement();
-            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-            self.has_snapshot = true;
-            self.slot = pg_sys::table_slot_create(self.table, std::ptr::null_mut());
+            if !self.has_snapshot {
+                pg_sys::CommandCounterIncrement();
+                pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+                self.has_snapshot = true;
+            }
+            if self.slot.is_null() {
+                self.slot = pg_sys::table_slot_create(self.table, std::ptr::null_mut());
+            }
             let snapshot = pg_sys::GetActiveSnapshot();
             self.scan = begin_scan(self.table, index, snapshot, keys.len());
             pg_sys::index_rescan(
@@ -274,6 +303,45 @@ impl Documents {
             }
         }
         self.next()
+    }
+
+    /// Reads the document at a place. Returns None when the snapshot shows none.
+    pub fn fetch(&mut self, block: u32, offset: u16) -> Option<Row> {
+        // SAFETY: As in `begin` and `next`.
+        unsafe {
+            if !self.has_snapshot {
+                pg_sys::CommandCounterIncrement();
+                pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+                self.has_snapshot = true;
+            }
+            if self.slot.is_null() {
+                self.slot = pg_sys::table_slot_create(self.table, std::ptr::null_mut());
+            }
+            let mut tid = pg_sys::ItemPointerData {
+                ip_blkid: pg_sys::BlockIdData {
+                    bi_hi: (block >> 16) as u16,
+                    bi_lo: block as u16,
+                },
+                ip_posid: offset,
+            };
+            let fetch = (*(*self.table).rd_tableam).tuple_fetch_row_version?;
+            let snapshot = pg_sys::GetActiveSnapshot();
+            let (table, slot) = (self.table, self.slot);
+            let found =
+                pg_sys::ffi::pg_guard_ffi_boundary(|| fetch(table, &mut tid, snapshot, slot));
+            if !found {
+                return None;
+            }
+            let columns = (*(*self.table).rd_att).natts;
+            pg_sys::slot_getsomeattrs_int(self.slot, columns);
+            let slot = &*self.slot;
+            let columns = columns as usize;
+            Some(Row {
+                values: std::slice::from_raw_parts(slot.tts_values, columns).to_vec(),
+                nulls: std::slice::from_raw_parts(slot.tts_isnull, columns).to_vec(),
+                tid: slot.tts_tid,
+            })
+        }
     }
 
     /// Reads the next document that the snapshot shows. Returns None at the end.

@@ -186,6 +186,17 @@ impl Walk {
 }
 
 impl Walk {
+    /// Calls `look` with the subject of the current row.
+    unsafe fn with_subject(&self, look: impl Fn(&[u8]) -> bool) -> bool {
+        // SAFETY: The slot holds the row, and the pin on its page.
+        unsafe {
+            let at = crate::pg::documents::Column::Subject as usize;
+            pg_sys::slot_getsomeattrs_int(self.slot, at as i32 + 1);
+            let datum = *(*self.slot).tts_values.add(at);
+            look(crate::pg::documents::text_bytes(datum))
+        }
+    }
+
     /// Returns whether a snapshot shows the current row.
     pub(super) unsafe fn is_visible(&self, snapshot: pg_sys::Snapshot) -> bool {
         // SAFETY: As in `is_dead`. The snapshot is registered.
@@ -351,6 +362,7 @@ pub fn first_alive<const N: usize>(
     prefix: &[i32],
     from: [Column; N],
     is_beyond: impl Fn(&[Column; N]) -> bool,
+    is_passed: impl Fn(&[u8]) -> bool,
     on_progress: impl Fn(),
 ) -> Option<[Column; N]> {
     let mut keys = RangeKeys::new(prefix, from);
@@ -366,7 +378,7 @@ pub fn first_alive<const N: usize>(
                 return Some(from);
             };
             let entry = std::array::from_fn(|at| from[at].with(datums[at]));
-            if is_beyond(&entry) || !walk.is_dead() {
+            if is_beyond(&entry) || !(walk.is_dead() || walk.with_subject(&is_passed)) {
                 return Some(entry);
             }
             passed += 1;

@@ -24,6 +24,7 @@ use crate::ready::group::{AdvanceOutcome, LEVELS, View, Views};
 use crate::ready::key::{DueKey, Index, Key, Name, PickKey};
 use crate::settings;
 use crate::signals::board::board;
+use crate::signals::late_leases;
 
 /// Counters of the whole server since it started, as `ready_stats()` shows them.
 pub struct Counters {
@@ -227,6 +228,10 @@ impl QueueFloors {
                         Column::Int8(from.seq),
                     ],
                     |columns| key(columns) >= stop,
+                    |subject| {
+                        late_leases::is_available()
+                            && late_leases::contains(late_leases::key(self.table, subject))
+                    },
                     renew,
                 )
                 .map_or(Key::LAST, |columns| key(&columns))
@@ -246,6 +251,7 @@ impl QueueFloors {
                         Column::Int8(from.seq),
                     ],
                     |columns| key(columns) >= stop,
+                    |_| false,
                     renew,
                 )
                 .map_or(Key::LAST, |columns| key(&columns))

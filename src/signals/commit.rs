@@ -15,7 +15,7 @@ use crate::pg::transaction::{self, End};
 use crate::pg::{durability, relation, session, time, utility};
 use crate::signals::board::{Board, board};
 use crate::signals::waiters::waiters;
-use crate::signals::{announce, foreign_writes, wakeups};
+use crate::signals::{announce, foreign_writes, late_leases, wakeups};
 
 /// Whether this transaction has written counter events.
 static HAS_EVENTS: AtomicBool = AtomicBool::new(false);
@@ -34,6 +34,7 @@ pub fn watch() {
         }
         let writes = board.map(|board| &board.foreign_writes);
         foreign_writes::transaction_ended(end, writes, database);
+        late_leases::transaction_ended(end);
         match end {
             End::Committing => {
                 announce::before_commit(board, database);

@@ -16,6 +16,7 @@ use crate::pg::value::Arg;
 use crate::ready::floors::QueueFloors;
 use crate::ready::group::View;
 use crate::ready::key::PickKey;
+use crate::signals::late_leases::{self, Claim};
 use crate::signals::wakeups;
 use crate::store::bounds::cap;
 use crate::store::bounds::limits::{self, PickKind};
@@ -128,6 +129,7 @@ pub fn pick(queue: &Queue, mut pick: Pick) -> i32 {
 fn pick_ready(queue: &Queue, pick: &mut Pick) -> i32 {
     match queue.levels(pick.version) {
         Some((floors, levels)) => match pick_levels(queue, &floors, levels.as_slice(), pick) {
+            0 if late_leases::is_available() => 0,
             0 if !pick.is_over => full_scan(queue, &floors, pick),
             picked => picked,
         },
@@ -241,6 +243,10 @@ fn claim_rows(
         (priority, floor)
     });
     documents.read_ready(pick.version, from, pick.now);
+    let may_be_late = late_leases::is_available()
+        && matches!(pick.mode, PickMode::Lease(lease) if !lease.is_bound())
+        && !queue.policy.is_limited();
+    let mut late = 0;
     while claimed.n < limit
         && let Some(mut row) = documents.next()
     {
@@ -273,7 +279,50 @@ fn claim_rows(
                     Column::WorkerSession,
                     &Arg::from(lease.worker_session(queue.id)),
                 );
-                documents.replace(&mut row, false)
+                let attempts = key.attempts.saturating_add(1);
+                let is_last = attempts
+                    >= match row.is_null(Column::MaxAttempts) {
+                        true => queue.policy.max_attempts,
+                        false => row.int4(Column::MaxAttempts),
+                    };
+                let hash = match may_be_late {
+                    true => late_leases::key(queue.table, row.subject_bytes()),
+                    false => 0,
+                };
+                let claim = match may_be_late && !is_last {
+                    true => {
+                        let (block, offset) = row.place();
+                        late_leases::claim(
+                            hash,
+                            late_leases::Entry {
+                                block,
+                                offset,
+                                is_committed: false,
+                                seq: key.seq,
+                                number: lease.number(),
+                                session: lease.worker_session(queue.id),
+                                picked_at: pick.now,
+                                expires_at,
+                            },
+                        )
+                    }
+                    false if may_be_late && late_leases::contains(hash) => Claim::Taken,
+                    false => Claim::Full,
+                };
+                match claim {
+                    Claim::Done if documents.is_free() => {
+                        let priority = row.int4(Column::Priority);
+                        late_leases::claimed(hash, queue.table, pick.version, priority, key);
+                        late += 1;
+                        Change::Done
+                    }
+                    Claim::Done => {
+                        late_leases::remove(hash);
+                        Change::Removed
+                    }
+                    Claim::Taken => Change::Locked,
+                    Claim::Full => documents.replace(&mut row, false),
+                }
             }
             PickMode::Remove => documents.remove(&row, false),
         };
@@ -317,9 +366,13 @@ fn claim_rows(
         }
         claimed.n += 1;
         claimed.last = Some(key);
-        waits.add(counter_log::wait_bucket(pick.now, Some(key.next_iteration)));
+        if late == 0 {
+            waits.add(counter_log::wait_bucket(pick.now, Some(key.next_iteration)));
+        }
     }
-    if claimed.n > 0 && matches!(pick.mode, PickMode::Lease(_)) {
+    if late > 0 {
+        wakeups::documents_claimed(waiter_key(queue, pick.version), late);
+    } else if claimed.n > 0 && matches!(pick.mode, PickMode::Lease(_)) {
         note_lease(queue, expires_at);
     }
     claimed

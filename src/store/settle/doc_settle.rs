@@ -16,6 +16,7 @@ use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{process, random, time};
 use crate::ready::key::PickKey;
+use crate::signals::late_leases;
 use crate::store::bounds::keys::{holding_keys, holding_queued_key};
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{
@@ -242,7 +243,37 @@ impl Run<'_> {
         };
         for at in self.order {
             let doc = &self.docs[*at];
-            let row = documents.find(&doc.subject);
+            let mut is_late = None;
+            let row = match late_leases::is_available() {
+                true => {
+                    let hash = late_leases::key(self.queue.table, doc.subject.as_bytes());
+                    let row = late_leases::get(hash).and_then(|entry| {
+                        let mut row = documents.fetch(entry.block, entry.offset)?;
+                        let is_it = row.subject_bytes() == doc.subject.as_bytes()
+                            && row.int4(Column::Status) == Status::Pending.code()
+                            && row.int8(Column::Seq) == entry.seq;
+                        if !is_it {
+                            return None;
+                        }
+                        is_late = Some(hash);
+                        let due = row.int8(Column::NextIteration);
+                        let attempts = row.int4(Column::Attempts).saturating_add(1);
+                        row.set(Column::Status, &Arg::from(Status::Active.code()));
+                        row.set(Column::Attempts, &Arg::from(attempts));
+                        row.set(Column::NextIteration, &Arg::timestamp(entry.expires_at));
+                        row.set(Column::DueAt, &Arg::timestamp(due));
+                        row.set(Column::PickedAt, &Arg::timestamp(entry.picked_at));
+                        row.set(Column::Lease, &Arg::from(entry.number));
+                        row.set(Column::WorkerSession, &Arg::from(entry.session));
+                        Some(row)
+                    });
+                    match row {
+                        Some(row) => Some(row),
+                        None => documents.find(&doc.subject),
+                    }
+                }
+                false => documents.find(&doc.subject),
+            };
             let Some(mut row) = row.filter(|row| holds_lease(row, doc.lease)) else {
                 continue;
             };
@@ -258,6 +289,9 @@ impl Run<'_> {
             if change != Change::Done {
                 // The statement goes on from here, because the order of the locks must be kept.
                 return;
+            }
+            if let Some(hash) = is_late {
+                late_leases::settled(hash);
             }
             let (attempts, seq) = (row.int4(Column::Attempts), row.int8(Column::Seq));
             self.settled[*at] = Some(Settled {
