@@ -25,6 +25,7 @@ mod api;
 mod background;
 mod error;
 mod fetchq4;
+mod late;
 mod maintenance;
 #[allow(unsafe_code)]
 mod pg;
@@ -54,7 +55,7 @@ pub extern "C-unwind" fn _PG_init() {
         if settings::ready_slots() > 0 {
             signals::board::install();
             signals::waiters::install();
-            signals::late_leases::install();
+            late::memory::install();
             ready::floors::install();
         }
         background::install();

@@ -131,7 +131,8 @@ static STRICT: GucSetting<Switch> = GucSetting::<Switch>::new(Switch::Auto);
 
 static SYNCHRONOUS_LEASES: GucSetting<bool> = GucSetting::<bool>::new(false);
 static SYNCHRONOUS_SETTLING: GucSetting<bool> = GucSetting::<bool>::new(true);
-static LATE_LEASES: GucSetting<bool> = GucSetting::<bool>::new(false);
+static LATE_LEASE_SLOTS: GucSetting<i32> = GucSetting::<i32>::new(0);
+static LEASE_WRITE_DELAY: GucSetting<i32> = GucSetting::<i32>::new(0);
 
 static DIRECT: GucSetting<bool> = GucSetting::<bool>::new(true);
 
@@ -216,13 +217,15 @@ pub fn register(is_preloading: bool) {
         GucContext::Userset,
         GucFlags::default(),
     );
-    GucRegistry::define_bool_guc(
-        c"fetchq.late_leases",
-        c"A spike: keeps leases in shared memory.",
-        c"For measurements only.",
-        &LATE_LEASES,
+    GucRegistry::define_int_guc(
+        c"fetchq.lease_write_delay",
+        c"The time for which a lease is only in shared memory before it is written.",
+        c"A document that is settled before is written once less. A crash or a failover loses the leases that were not written yet: their documents are pending again, as if they had not been leased. 0 writes leases at once. Needs fetchq.late_lease_slots.",
+        &LEASE_WRITE_DELAY,
+        0,
+        60_000,
         GucContext::Userset,
-        GucFlags::default(),
+        GucFlags::UNIT_MS,
     );
     GucRegistry::define_bool_guc(
         c"fetchq.synchronous_settling",
@@ -331,6 +334,20 @@ pub fn register(is_preloading: bool) {
         GucFlags::default(),
     );
     GucRegistry::define_int_guc(
+        c"fetchq.late_lease_slots",
+        c"The number of leases that can be in shared memory only, see fetchq.lease_write_delay.",
+        c"A lease takes about 130 bytes. 0 writes all leases at once. Needs fetchq in shared_preload_libraries, and a restart.",
+        &LATE_LEASE_SLOTS,
+        0,
+        4_000_000,
+        if is_preloading {
+            GucContext::Postmaster
+        } else {
+            GucContext::Sighup
+        },
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
         c"fetchq.ready_slots",
         c"The number of ready floor slots in shared memory: one for each version of a queue, and one for each queue.",
         c"A slot takes about 1.2 kB. 0 switches off all shared memory of fetchq, and with it the ready floors and the background workers. Needs fetchq in shared_preload_libraries, and a restart.",
@@ -395,12 +412,24 @@ pub fn synchronous_settling() -> bool {
     SYNCHRONOUS_SETTLING.get() || compat().is_some()
 }
 
-/// `fetchq.direct`: whether single documents may be read and written without the executor.
-pub fn late_leases() -> bool {
-    LATE_LEASES.get()
+/// `fetchq.late_lease_slots`: the number of late leases that fit into shared memory. 0 when there is none.
+pub fn late_lease_slots() -> usize {
+    match ready_slots() {
+        0 => 0,
+        _ => LATE_LEASE_SLOTS.get() as usize,
+    }
 }
 
-/// As described above.
+/// `fetchq.lease_write_delay`, in microseconds. 0: a lease is written at once, as it is for a client of
+/// fetchq 4, which may look for it with SQL of its own.
+pub fn lease_write_delay() -> i64 {
+    match compat() {
+        None => i64::from(LEASE_WRITE_DELAY.get()) * 1000,
+        Some(_) => 0,
+    }
+}
+
+/// `fetchq.direct`: whether single documents may be read and written without the executor.
 pub fn direct() -> bool {
     DIRECT.get()
 }

@@ -6,11 +6,13 @@ use crate::api::entry::respond;
 use crate::domain::metric_family::Family;
 use crate::error::Error;
 use crate::pg::call::Reply;
+use crate::store::documents::late_leases;
 use crate::store::reports::metric_export as store;
 
 /// `metric_families()`: the metric families that `metric_export` returns, with their types and help texts.
 #[pg_extern(sql = false)]
 fn metric_families(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    late_leases::before_counters();
     respond(fcinfo, |call| {
         let mut out = call.rows();
         store::families(&mut out);
@@ -24,6 +26,7 @@ fn metric_families(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// Fails with `BadValue` for an unknown family, and with `RegistryBusy`.
 #[pg_extern(sql = false)]
 fn metric_export(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    late_leases::before_counters();
     respond(fcinfo, |call| {
         let only = match call.is_null(0) {
             true => None,

@@ -11,6 +11,7 @@ use crate::pg::call::{Call, Reply};
 use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
 use crate::store::counters::metrics as store;
+use crate::store::documents::late_leases;
 use crate::store::queues::rights::{self, Right};
 
 /// The order of the columns of `metric_reset` and of the functions that end in `_all`.
@@ -53,6 +54,7 @@ const DEFAULT_HISTORY_US: i64 = 86_400_000_000;
 /// metric.
 #[pg_extern(sql = false)]
 fn metric_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    late_leases::before_counters();
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let until = call.opt_timestamp(2);

@@ -4,6 +4,7 @@ use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond};
 use crate::pg::call::Reply;
+use crate::store::documents::late_leases;
 use crate::store::reports::stats;
 
 /// `queue_stats(queue)`: the state, the totals and the percentiles of one queue, or of all queues on
@@ -12,6 +13,7 @@ use crate::store::reports::stats;
 /// Fails with `UnknownQueue` and `NoRight` for a queue that is named, and with `RegistryBusy`.
 #[pg_extern(sql = false)]
 fn queue_stats(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    late_leases::before_counters();
     respond(fcinfo, |call| {
         let name = match call.is_null(0) {
             true => None,

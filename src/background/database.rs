@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::background::calendar::Calendar;
 use crate::background::jobs::Jobs;
+use crate::background::late_leases::LateLeases;
 use crate::background::lifecycle::{Assignment, CHECK_INTERVAL_US, exit_reason, log_failure};
 use crate::background::notifier::Notifier;
 use crate::background::schedules::Schedules;
@@ -68,6 +69,7 @@ struct Services<'a> {
     calendar: Calendar<'a>,
     schedules: Schedules<'a>,
     sessions: Sessions,
+    late_leases: LateLeases<'a>,
     notifier: Notifier<'a>,
     jobs: Jobs,
 }
@@ -86,6 +88,7 @@ impl<'a> Services<'a> {
             calendar,
             schedules: Schedules::new(worker),
             sessions: Sessions::default(),
+            late_leases: LateLeases::new(worker),
             notifier: Notifier::new(&worker.announcements, unannounced),
             jobs: Jobs::default(),
         }
@@ -93,7 +96,10 @@ impl<'a> Services<'a> {
 
     /// Returns whether there are signals that the last round did not see.
     fn has_changes(&self) -> bool {
-        self.calendar.has_changes() || self.schedules.has_changes() || self.notifier.has_changes()
+        self.calendar.has_changes()
+            || self.schedules.has_changes()
+            || self.notifier.has_changes()
+            || self.late_leases.has_changes()
     }
 
     /// Returns when the database needs a background worker, if this one leaves it: microseconds
@@ -112,6 +118,7 @@ impl<'a> Services<'a> {
         let mut checked_at = i64::MIN / 2;
         loop {
             if process::should_stop() {
+                self.late_leases.flush();
                 return ExitReason::Terminated;
             }
             process::reload();
@@ -134,8 +141,9 @@ impl<'a> Services<'a> {
             // Leases that last as long as their sessions are extended before those that have
             // expired are taken back.
             let due = self
-                .sessions
+                .late_leases
                 .run()
+                .min(self.sessions.run())
                 .min(self.calendar.run())
                 .min(self.schedules.run());
             self.notifier.run();

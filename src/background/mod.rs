@@ -5,6 +5,7 @@
 mod calendar;
 mod database;
 mod jobs;
+mod late_leases;
 mod launcher;
 mod lifecycle;
 mod limits;

@@ -370,6 +370,25 @@ impl Documents {
         }
     }
 
+    /// Returns what a change of the document that was read last would find now, without changing it.
+    pub fn state(&self) -> Change {
+        let mut failure = pg_sys::TM_FailureData::default();
+        // SAFETY: As in `is_free`. The header is read while its page is locked.
+        let state = unsafe {
+            let slot = self.slot as *mut pg_sys::BufferHeapTupleTableSlot;
+            let (tuple, buffer) = ((*slot).base.tuple, (*slot).buffer);
+            let command = pg_sys::GetCurrentCommandId(false);
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+            let state = pg_sys::HeapTupleSatisfiesUpdate(tuple, command, buffer);
+            let header = &*(*tuple).t_data;
+            failure.ctid = header.t_ctid;
+            failure.xmax = header.t_choice.t_heap.t_xmax;
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+            state
+        };
+        self.change_of(state, &failure)
+    }
+
     /// Returns whether the document that was read last could be written now.
     ///
     /// It could when no other transaction has locked or changed it.

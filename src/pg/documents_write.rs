@@ -109,7 +109,7 @@ impl Documents {
     }
 
     /// Translates the result of `heap_update` or `heap_delete`.
-    fn change_of(
+    pub(super) fn change_of(
         &self,
         result: pg_sys::TM_Result::Type,
         failure: &pg_sys::TM_FailureData,

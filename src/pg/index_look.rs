@@ -23,7 +23,8 @@ pub enum Look<const N: usize> {
     Unknown,
 }
 
-/// Looks from `from` on for the first entry whose row is visible to a transaction that starts now,
+/// Looks from `from` on for the first entry whose row is visible to a transaction that starts now and whose
+/// subject is not passed over,
 /// up to the first entry for which `is_beyond` returns true.
 ///
 /// Only entries whose first columns equal `prefix` are read. `from` has the columns after the
@@ -37,6 +38,7 @@ pub fn first_visible<const N: usize>(
     prefix: &[i32],
     from: [Column; N],
     is_beyond: impl Fn(&[Column; N]) -> bool,
+    is_passed: impl Fn(&[u8]) -> bool,
     budget: &mut u32,
 ) -> Look<N> {
     let Some(lock) = ReadLock::try_take(index) else {
@@ -69,7 +71,7 @@ pub fn first_visible<const N: usize>(
                 look = Look::NothingBefore(Some(entry));
                 break;
             }
-            if walk.is_visible(snapshot) {
+            if walk.is_visible(snapshot) && !walk.with_subject(&is_passed) {
                 look = Look::Found(entry);
                 break;
             }

@@ -187,10 +187,14 @@ impl Walk {
 
 impl Walk {
     /// Calls `look` with the subject of the current row.
-    unsafe fn with_subject(&self, look: impl Fn(&[u8]) -> bool) -> bool {
+    pub(super) unsafe fn with_subject(&self, look: impl Fn(&[u8]) -> bool) -> bool {
         // SAFETY: The slot holds the row, and the pin on its page.
         unsafe {
             let at = crate::pg::documents::Column::Subject as usize;
+            let desc = (*self.slot).tts_tupleDescriptor;
+            if pg_sys::SPI_gettypeid(desc, at as i32 + 1) != pg_sys::TEXTOID {
+                return false;
+            }
             pg_sys::slot_getsomeattrs_int(self.slot, at as i32 + 1);
             let datum = *(*self.slot).tts_values.add(at);
             look(crate::pg::documents::text_bytes(datum))
@@ -350,8 +354,8 @@ impl<const N: usize> RangeKeys<N> {
     }
 }
 
-/// Walks from `from` to the first entry whose row is alive, or may become alive, or for which
-/// `is_beyond` returns true. Returns the columns of that entry, or None at the end.
+/// Walks from `from` to the first entry whose row is alive, or may become alive, and whose subject is not
+/// passed over, or for which `is_beyond` returns true. Returns the columns of that entry, or None at the end.
 ///
 /// Only entries whose first columns equal `prefix` are read. `from` has the columns after the
 /// prefix. Returns `from` itself when an entry has a NULL, because then nothing is proven.

@@ -51,4 +51,5 @@ pub mod trigger;
 pub mod utility;
 pub mod value;
 pub mod version;
+pub mod virtual_transaction;
 pub mod zone;

@@ -77,6 +77,8 @@ pub fn number() -> i64 {
 
 static ON_END: OnceLock<fn(End)> = OnceLock::new();
 
+static ON_SUBTRANSACTION_ROLLBACK: OnceLock<fn(u32)> = OnceLock::new();
+
 static ON_EXIT: OnceLock<fn()> = OnceLock::new();
 
 /// Registers a function that is called at the end of every transaction of this process.
@@ -110,6 +112,31 @@ unsafe extern "C-unwind" fn call_on_end(
             }
             function(end);
         });
+    }
+}
+
+/// Registers a function that is called at the rollback of every subtransaction of this process, with its
+/// number. It must not raise an ERROR. Only the first function that is registered in a process is called.
+pub fn on_subtransaction_rollback(function: fn(u32)) {
+    if ON_SUBTRANSACTION_ROLLBACK.set(function).is_ok() {
+        // SAFETY: The callback lives as long as the process.
+        unsafe {
+            pg_sys::RegisterSubXactCallback(Some(call_on_subtransaction), std::ptr::null_mut());
+        }
+    }
+}
+
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn call_on_subtransaction(
+    event: pg_sys::SubXactEvent::Type,
+    own: pg_sys::SubTransactionId,
+    _parent: pg_sys::SubTransactionId,
+    _argument: *mut std::ffi::c_void,
+) {
+    if event == pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB
+        && let Some(function) = ON_SUBTRANSACTION_ROLLBACK.get()
+    {
+        function(own);
     }
 }
 

@@ -89,6 +89,15 @@ impl Arg {
         })
     }
 
+    /// Returns the texts of a `text[]` that are not NULL. None of another type.
+    pub fn texts(&self) -> Vec<String> {
+        let datum = self.datum.filter(|_| self.oid == pg_sys::TEXTARRAYOID);
+        // SAFETY: A value of this type is an array of texts in the encoding of the server.
+        let texts: Option<Vec<Option<String>>> =
+            datum.and_then(|datum| unsafe { Vec::from_datum(datum, false) });
+        texts.into_iter().flatten().flatten().collect()
+    }
+
     /// Returns whether the value is NULL.
     pub fn is_null(&self) -> bool {
         self.datum.is_none()

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use pgrx::pg_sys::Oid;
 
+use crate::late;
 use crate::pg::index_walk::{self, Column};
 use crate::pg::shared::{Area, Content, Place};
 use crate::pg::{session, time};
@@ -24,7 +25,6 @@ use crate::ready::group::{AdvanceOutcome, LEVELS, View, Views};
 use crate::ready::key::{DueKey, Index, Key, Name, PickKey};
 use crate::settings;
 use crate::signals::board::board;
-use crate::signals::late_leases;
 
 /// Counters of the whole server since it started, as `ready_stats()` shows them.
 pub struct Counters {
@@ -228,10 +228,7 @@ impl QueueFloors {
                         Column::Int8(from.seq),
                     ],
                     |columns| key(columns) >= stop,
-                    |subject| {
-                        late_leases::is_available()
-                            && late_leases::contains(late_leases::key(self.table, subject))
-                    },
+                    |subject| is_leased_late(self.table, subject),
                     renew,
                 )
                 .map_or(Key::LAST, |columns| key(&columns))
@@ -285,6 +282,14 @@ impl QueueFloors {
     pub fn count_answered_poll(&self) {
         increment(|c| &c.polls_answered);
     }
+}
+
+/// Returns whether a document is leased, and only shared memory says so.
+pub fn is_leased_late(table: Oid, subject: &[u8]) -> bool {
+    let table = table.to_u32();
+    late::memory::exists()
+        && late::memory::has_leases(table)
+        && late::memory::is_leased(&late::memory::name(table, subject))
 }
 
 /// Ends an advance when it goes out of scope, also when an error causes that.

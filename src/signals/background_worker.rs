@@ -78,6 +78,9 @@ pub struct BackgroundWorker {
     pub announcements: Announcements,
     /// A session has got a bound lease since the process started.
     has_bound_leases: AtomicBool,
+    /// How often sessions wanted the late leases in the rows, and how many of these were done.
+    leases_requested: AtomicU32,
+    leases_written: AtomicU32,
 }
 
 impl BackgroundWorker {
@@ -96,6 +99,8 @@ impl BackgroundWorker {
             schedule_changes: AtomicU32::new(0),
             announcements: Announcements::new(),
             has_bound_leases: AtomicBool::new(false),
+            leases_requested: AtomicU32::new(0),
+            leases_written: AtomicU32::new(0),
         }
     }
 
@@ -225,6 +230,33 @@ impl BackgroundWorker {
     /// Records that a session has got a bound lease.
     pub(super) fn note_bound_lease(&self) {
         self.has_bound_leases.store(true, Ordering::SeqCst);
+    }
+
+    /// Has the process write all late leases. Returns the number of the request.
+    pub fn request_leases(&self) -> u32 {
+        let request = self
+            .leases_requested
+            .fetch_add(1, Ordering::SeqCst)
+            .wrapping_add(1);
+        self.slot.wake();
+        request
+    }
+
+    /// Returns the last request that was not done.
+    pub fn leases_requested(&self) -> Option<u32> {
+        let last = self.leases_requested.load(Ordering::SeqCst);
+        (last != self.leases_written.load(Ordering::SeqCst)).then_some(last)
+    }
+
+    /// Records that a request, and those before, were done.
+    pub fn leases_written(&self, request: u32) {
+        self.leases_written.store(request, Ordering::SeqCst);
+    }
+
+    /// Returns whether a request was done.
+    pub fn has_written_leases(&self, request: u32) -> bool {
+        let written = self.leases_written.load(Ordering::SeqCst);
+        written.wrapping_sub(request) as i32 >= 0
     }
 
     /// Records that schedules have changed, and wakes the process.

@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pgrx::pg_sys::Oid;
 
 use crate::domain::names::QueueName;
+use crate::late;
 use crate::pg::lasting::{Lasting, lasting};
 use crate::pg::transaction::{self, End};
 use crate::pg::{durability, relation, session, time, utility};
 use crate::signals::board::{Board, board};
 use crate::signals::waiters::waiters;
-use crate::signals::{announce, foreign_writes, late_leases, wakeups};
+use crate::signals::{announce, foreign_writes, wakeups};
 
 /// Whether this transaction has written counter events.
 static HAS_EVENTS: AtomicBool = AtomicBool::new(false);
@@ -27,6 +28,9 @@ pub fn watch() {
         prepared_ended,
         documents_altered: documents_changed,
     });
+    if late::memory::exists() {
+        transaction::on_subtransaction_rollback(late::changes::subtransaction_rolled_back);
+    }
     transaction::on_end(|end| {
         let (board, database) = (board(), session::database());
         if end != End::Committing {
@@ -34,7 +38,7 @@ pub fn watch() {
         }
         let writes = board.map(|board| &board.foreign_writes);
         foreign_writes::transaction_ended(end, writes, database);
-        late_leases::transaction_ended(end);
+        late::changes::transaction_ended(end);
         match end {
             End::Committing => {
                 announce::before_commit(board, database);

@@ -12,7 +12,6 @@ pub mod databases;
 pub mod due_changes;
 pub mod foreign_writes;
 pub mod jobs_processes;
-pub mod late_leases;
 pub mod process_slot;
 pub mod progress;
 pub mod waiters;

@@ -15,6 +15,7 @@ use crate::pg::lock_wait;
 use crate::pg::value::Arg;
 use crate::store::counters::metrics as store;
 use crate::store::counters::metrics::SnapshotOf;
+use crate::store::documents::late_leases;
 use crate::store::queues::queue;
 use crate::store::queues::rights::{self, Right};
 
@@ -22,6 +23,7 @@ use crate::store::queues::rights::{self, Right};
 /// this moment; no rows when the queue does not exist.
 #[pg_extern(sql = false)]
 fn metric_get_all_of(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    late_leases::before_counters();
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let mut out = call.rows();
@@ -38,6 +40,7 @@ fn metric_get_all_of(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// does not fit an `int` is cut, with a warning.
 #[pg_extern(sql = false)]
 fn metric_get(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    late_leases::before_counters();
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let metric = metric_name(call, 1)?;
@@ -70,6 +73,7 @@ fn narrow_all(names: &[&str], values: &[i64]) -> Vec<Arg> {
 /// none.
 #[pg_extern(sql = false)]
 fn metric_get_common(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    late_leases::before_counters();
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let values = rights::with(&name, Right::Any, || Ok(common_metrics(&name)))?;
@@ -80,6 +84,7 @@ fn metric_get_common(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// `metric_get_all()`: the common metrics of every queue, a row each.
 #[pg_extern(sql = false)]
 fn metric_get_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    late_leases::before_counters();
     respond(fcinfo, |call| {
         let mut out = call.rows();
         for (name, values) in store::get_many_of_all(&COMMON)? {
@@ -100,6 +105,7 @@ fn row(name: &QueueName, values: Vec<Arg>) -> Vec<Arg> {
 /// queues.
 #[pg_extern(sql = false)]
 fn metric_get_total(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    late_leases::before_counters();
     respond(fcinfo, |call| {
         let metric = metric_name(call, 0)?;
         let total = rights::over(None, Right::Any, |queues| Ok(store::total(metric, queues)))?;
@@ -117,6 +123,7 @@ const COMPUTE_ORDER: [usize; 6] = [0, 1, 2, 3, 5, 4];
 /// Fails with `UnknownQueue`.
 #[pg_extern(sql = false)]
 fn metric_compute(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    late_leases::before_counters();
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let values = rights::with(&name, Right::Read, || store::compute(&name))?;
@@ -127,6 +134,7 @@ fn metric_compute(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// `metric_compute_all()`: counts the documents of every queue by status. Reads all tables.
 #[pg_extern(sql = false)]
 fn metric_compute_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    late_leases::before_counters();
     respond(fcinfo, |call| {
         let mut counted = Vec::new();
         queue::read_each(Right::Read, &[], |name| {

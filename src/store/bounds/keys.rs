@@ -41,6 +41,7 @@ use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::trigger::TriggerDocument;
 use crate::pg::value::Arg;
 use crate::pg::{scan, transaction};
+use crate::store::queues::statement::Scope;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::plans::refuse_unseen;
 use crate::store::queues::queue::DELETE_KEYS;
@@ -161,7 +162,8 @@ static FIND_NEXT_BLOCKED: Statement = Statement::new(
          and d.status {+} 0 {=} {pending}
      order by d.next_iteration, d.seq
      limit 1",
-);
+)
+.in_scope(Scope::Nothing);
 
 // Index of this statement and the three that follow: the primary key of the documents, because of
 // `status + 0`.

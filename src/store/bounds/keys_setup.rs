@@ -12,6 +12,7 @@ use crate::pg::value::Arg;
 use crate::signals::wakeups;
 use crate::store::bounds::keys::{FIRST, Key, add_document};
 use crate::store::counters::counter_log;
+use crate::store::documents::late_leases;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::policy::KeyOrder;
 use crate::store::queues::queue::{DELETE_KEYS, keep_writers_away};
@@ -132,6 +133,7 @@ fn order_args(order: KeyOrder) -> [Arg; 2] {
 /// Makes the keys, blocks all documents but those that may run, and makes the triggers. `order` is
 /// not `KeyOrder::None`. Returns how many retries are planned from now on, which the caller counts.
 fn recreate_keys(spi: &Spi, name: &QueueName, id: i32, order: KeyOrder) -> i32 {
+    late_leases::before_changing(name);
     spi.once(DELETE_KEYS, &[Arg::from(id)]);
     let gives_up_place = !order.keeps_place_on_retry();
     set_triggers(spi, name, &RETURN_TRIGGERS, gives_up_place);

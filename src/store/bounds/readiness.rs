@@ -4,6 +4,7 @@
 use crate::pg::documents_check::Access;
 use crate::pg::spi;
 use crate::pg::value::Arg;
+use crate::ready::floors;
 use crate::ready::group::View;
 use crate::ready::key::PickKey;
 use crate::store::queues::open_queue::Queue;
@@ -172,7 +173,8 @@ fn has_unlocked(queue: &Queue, version: i32, level: Option<&View>, now: i64) -> 
         });
         documents.read_ready(version, from, now);
         while let Some(row) = documents.next() {
-            if documents.is_free() && !row.has_expired() {
+            let is_leased = || floors::is_leased_late(queue.table, row.subject_bytes());
+            if documents.is_free() && !row.has_expired() && !is_leased() {
                 return true;
             }
         }

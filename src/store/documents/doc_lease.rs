@@ -16,13 +16,13 @@ use crate::pg::value::Arg;
 use crate::ready::floors::QueueFloors;
 use crate::ready::group::View;
 use crate::ready::key::PickKey;
-use crate::signals::late_leases::{self, Claim};
 use crate::signals::wakeups;
 use crate::store::bounds::cap;
 use crate::store::bounds::limits::{self, PickKind};
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{note_lease, row_settled, rows_settled, waiter_key};
 use crate::store::documents::history;
+use crate::store::documents::late_leases::{Claimed, Claims};
 use crate::store::documents::lease_durability::{self, attempt_begun};
 use crate::store::documents::leases::Lease;
 use crate::store::documents::pick_columns::{
@@ -30,7 +30,7 @@ use crate::store::documents::pick_columns::{
 };
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::policy::Keep;
-use crate::store::queues::statement::Statement;
+use crate::store::queues::statement::{Scope, Statement};
 
 /// Counts documents that were picked. If the transaction is rolled back, waiters are woken,
 /// because the documents are ready again.
@@ -51,9 +51,11 @@ static LEASE: Statement = Statement::new(
          due_at = d.next_iteration, picked_at = $3,
          lease = $4, worker_session = $5
      where d.ctid {=} any ($1)",
-);
+)
+.in_scope(Scope::Nothing);
 
-static REMOVE: Statement = Statement::new("delete from only {docs} d where d.ctid {=} any ($1)");
+static REMOVE: Statement =
+    Statement::new("delete from only {docs} d where d.ctid {=} any ($1)").in_scope(Scope::Nothing);
 
 /// A pick: its arguments, and the result that gets the rows.
 pub struct Pick<'a> {
@@ -129,7 +131,6 @@ pub fn pick(queue: &Queue, mut pick: Pick) -> i32 {
 fn pick_ready(queue: &Queue, pick: &mut Pick) -> i32 {
     match queue.levels(pick.version) {
         Some((floors, levels)) => match pick_levels(queue, &floors, levels.as_slice(), pick) {
-            0 if late_leases::is_available() => 0,
             0 if !pick.is_over => full_scan(queue, &floors, pick),
             picked => picked,
         },
@@ -207,7 +208,7 @@ fn pick_level(
 
 /// The documents that were claimed without a statement.
 #[derive(Default)]
-struct Claimed {
+struct PickedRows {
     n: i32,
     /// The key of the last one in the pick index.
     last: Option<PickKey>,
@@ -223,8 +224,8 @@ fn claim_rows(
     pick: &mut Pick,
     limit: i32,
     waits: &mut Tally,
-) -> Claimed {
-    let mut claimed = Claimed::default();
+) -> PickedRows {
+    let mut claimed = PickedRows::default();
     // The lease slots of a capped queue are assigned after the locking statement.
     if queue.policy.max_active.is_some() {
         return claimed;
@@ -243,10 +244,8 @@ fn claim_rows(
         (priority, floor)
     });
     documents.read_ready(pick.version, from, pick.now);
-    let may_be_late = late_leases::is_available()
-        && matches!(pick.mode, PickMode::Lease(lease) if !lease.is_bound())
-        && !queue.policy.is_limited();
-    let mut late = 0;
+    let mut late = Claims::begin(queue, pick, expires_at);
+    let mut n_late = 0;
     while claimed.n < limit
         && let Some(mut row) = documents.next()
     {
@@ -270,6 +269,7 @@ fn claim_rows(
         row.set(Column::Status, &Arg::from(Status::Active.code()));
         row.set(Column::Attempts, &Arg::from(key.attempts.saturating_add(1)));
         row.set(Column::NextIteration, &Arg::timestamp(expires_at));
+        let mut is_late = false;
         let change = match pick.mode {
             PickMode::Lease(lease) => {
                 row.set(Column::DueAt, &Arg::timestamp(key.next_iteration));
@@ -279,52 +279,24 @@ fn claim_rows(
                     Column::WorkerSession,
                     &Arg::from(lease.worker_session(queue.id)),
                 );
-                let attempts = key.attempts.saturating_add(1);
-                let is_last = attempts
-                    >= match row.is_null(Column::MaxAttempts) {
-                        true => queue.policy.max_attempts,
-                        false => row.int4(Column::MaxAttempts),
-                    };
-                let hash = match may_be_late {
-                    true => late_leases::key(queue.table, row.subject_bytes()),
-                    false => 0,
-                };
-                let claim = match may_be_late && !is_last {
-                    true => {
-                        let (block, offset) = row.place();
-                        late_leases::claim(
-                            hash,
-                            late_leases::Entry {
-                                block,
-                                offset,
-                                is_committed: false,
-                                seq: key.seq,
-                                number: lease.number(),
-                                session: lease.worker_session(queue.id),
-                                picked_at: pick.now,
-                                expires_at,
-                            },
-                        )
+                match late.claim(queue, &row, key) {
+                    Claimed::Late => {
+                        // Whoever has changed the row may have done that before it was claimed.
+                        let change = documents.state();
+                        is_late = change == Change::Done;
+                        if !is_late {
+                            late.unclaim();
+                        }
+                        change
                     }
-                    false if may_be_late && late_leases::contains(hash) => Claim::Taken,
-                    false => Claim::Full,
-                };
-                match claim {
-                    Claim::Done if documents.is_free() => {
-                        let priority = row.int4(Column::Priority);
-                        late_leases::claimed(hash, queue.table, pick.version, priority, key);
-                        late += 1;
-                        Change::Done
-                    }
-                    Claim::Done => {
-                        late_leases::remove(hash);
-                        Change::Removed
-                    }
-                    Claim::Taken => Change::Locked,
-                    Claim::Full => documents.replace(&mut row, false),
+                    Claimed::Taken => Change::Locked,
+                    Claimed::InRow => documents.replace(&mut row, false),
                 }
             }
-            PickMode::Remove => documents.remove(&row, false),
+            PickMode::Remove => match late.claim(queue, &row, key) {
+                Claimed::Taken => Change::Locked,
+                _ => documents.remove(&row, false),
+            },
         };
         match change {
             Change::Done => {}
@@ -366,15 +338,21 @@ fn claim_rows(
         }
         claimed.n += 1;
         claimed.last = Some(key);
-        if late == 0 {
-            waits.add(counter_log::wait_bucket(pick.now, Some(key.next_iteration)));
+        // A late lease is counted when it is written, or when its document is settled.
+        match is_late {
+            true => n_late += 1,
+            false => waits.add(counter_log::wait_bucket(pick.now, Some(key.next_iteration))),
         }
     }
-    if late > 0 {
-        wakeups::documents_claimed(waiter_key(queue, pick.version), late);
-    } else if claimed.n > 0 && matches!(pick.mode, PickMode::Lease(_)) {
+    drop(documents);
+    if n_late > 0 {
+        wakeups::documents_claimed(waiter_key(queue, pick.version), n_late);
+        queue.announce(Status::Active);
+    }
+    if claimed.n > n_late as i32 && matches!(pick.mode, PickMode::Lease(_)) {
         note_lease(queue, expires_at);
     }
+    late.write_overdue(queue);
     claimed
 }
 

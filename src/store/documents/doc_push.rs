@@ -12,7 +12,7 @@ use crate::ready::key::PickKey;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{documents_ready, note_entry, note_expiry};
 use crate::store::queues::open_queue::Queue;
-use crate::store::queues::statement::Statement;
+use crate::store::queues::statement::{Scope, Statement};
 
 /// A document that is to be added.
 #[derive(Clone, Copy)]
@@ -152,7 +152,8 @@ pub fn push(queue: &Queue, doc: &NewDoc) -> i32 {
 }
 
 // Index: primary key.
-static FIND: Statement = Statement::new("select 1 from {docs} d where d.subject {=} $1");
+static FIND: Statement =
+    Statement::new("select 1 from {docs} d where d.subject {=} $1").in_scope(Scope::Nothing);
 
 /// Returns whether a document was not added because its subject exists. Where nothing of the user's
 /// can suppress the insert, there is no other reason, and it is not looked up.

@@ -23,7 +23,7 @@ use crate::pg::{passing_error, relation};
 use crate::store::counters::counter_log;
 use crate::store::documents::queued::queued_of;
 use crate::store::queues::open_queue::Queue;
-use crate::store::queues::statement::{Statement, render};
+use crate::store::queues::statement::{Scope, Statement, render};
 
 /// What a caller asks of a bulk action.
 pub struct BulkRequest<'a> {
@@ -230,6 +230,7 @@ impl BulkRequest<'_> {
         if selection.statuses.is_empty() {
             return Ok(0);
         }
+        queue.before_scope(Scope::Reading);
         let args = self.args(spi, selection, limit.map(i64::from))?;
         let n: Option<i64> = spi
             .once(&self.sql(COUNT_SELECTED, queue, selection), &args)
@@ -249,6 +250,7 @@ impl BulkRequest<'_> {
         if selection.statuses.is_empty() {
             return Ok(Vec::new());
         }
+        queue.before_scope(Scope::Reading);
         let args = self.args(spi, selection, Some(limit as i64))?;
         let rows = spi.once(&self.sql(LIST_ORIGINS, queue, selection), &args);
         let origin = |row| {
@@ -273,6 +275,7 @@ impl BulkRequest<'_> {
         if selection.statuses.is_empty() || limit <= 0 {
             return Ok(Vec::new());
         }
+        queue.before_scope(Scope::Table);
         serialize_bulk_actions(&[queue]);
         let args = self.args(spi, selection, Some(i64::from(limit)))?;
         let rows = spi.once(&self.sql(LOCK_SELECTED, queue, selection), &args);

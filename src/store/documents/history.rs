@@ -16,7 +16,7 @@ use crate::store::documents::history_worker::{By, session_name};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::policy::Keep;
 use crate::store::queues::queue_tables;
-use crate::store::queues::statement::Statement;
+use crate::store::queues::statement::{Scope, Statement};
 
 /// The last error of a document that was cancelled without a reason.
 pub const CANCELLED: &str = "cancelled";
@@ -270,7 +270,8 @@ static FIND_SETTLED: Statement = Statement::new(
          pg_catalog.array_agg(w.subject) filter (where w.status {=} {completed} and $3),
          pg_catalog.array_agg(w.subject) filter (where w.status {=} {killed} and w.is_over and $4)
      from walked w",
-);
+)
+.in_scope(Scope::Nothing);
 
 /// The row of `FIND_SETTLED`.
 struct Walk {

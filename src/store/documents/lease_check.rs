@@ -6,9 +6,9 @@ use crate::error::Error;
 use crate::pg::documents::{Column, Row};
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
-use crate::store::documents::history;
+use crate::store::documents::{history, late_leases};
 use crate::store::queues::open_queue::Queue;
-use crate::store::queues::statement::Statement;
+use crate::store::queues::statement::{Scope, Statement};
 
 /// An active document, as its worker names it.
 #[derive(Clone, Copy)]
@@ -138,13 +138,25 @@ static LOOK_AT: Statement = Statement::new(
      from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) with ordinality
          as i (subject, lease, n)
      left join only {docs} d on d.subject {=} i.subject",
-);
+)
+.in_scope(Scope::Nothing);
 
 /// Looks at leases. One that is listed twice is found twice.
 pub fn look_at(queue: &Queue, leases: &[NamedLease]) -> Held {
+    let mut held = Held::default();
+    // One that is no longer in memory is in its row.
+    let in_rows = leases.iter().filter(|lease| {
+        let late = late_leases::session_of(queue, &lease.subject, lease.lease);
+        if let Some(session) = late
+            && !held.sessions.contains(&session)
+        {
+            held.sessions.push(session);
+        }
+        late.is_none()
+    });
+    let leases: Vec<&NamedLease> = in_rows.collect();
     let subjects: Vec<&str> = leases.iter().map(|lease| &*lease.subject).collect();
     let numbers: Vec<i64> = leases.iter().map(|lease| lease.lease).collect();
-    let mut held = Held::default();
     spi::connect(|spi| {
         let rows = queue.run(spi, &LOOK_AT, &[Arg::from(subjects), Arg::from(numbers)]);
         for row in 0..rows.len() {

@@ -70,7 +70,7 @@ pub fn settled_for_good() {
 /// The libraries that were loaded last are called first before a commit. So what those write that were
 /// loaded before fetchq is written when fetchq has decided whether the commit waits. Citus has to be the
 /// first library, and writes there the records by which it recovers transactions of several nodes.
-fn others_write_at_commit() -> bool {
+pub(super) fn others_write_at_commit() -> bool {
     thread_local! {
         static IS_SO: bool = session::preloads("citus");
     }

@@ -15,6 +15,7 @@ pub mod error_log;
 pub mod history;
 pub mod history_worker;
 pub mod info;
+pub mod late_leases;
 pub mod lease_check;
 pub mod lease_durability;
 pub mod leases;

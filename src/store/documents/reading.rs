@@ -10,6 +10,7 @@ use crate::pg::spi;
 use crate::pg::value::Arg;
 use crate::store::counters::metrics;
 use crate::store::documents::doc_selection::{BulkRequest, CONDITIONS, Selection};
+use crate::store::documents::late_leases;
 use crate::store::queues::queue;
 use crate::store::queues::queue_shape;
 use crate::store::queues::queue_tables;
@@ -73,6 +74,7 @@ pub fn get(name: &QueueName, subject: &str, out: &mut RowSink) -> Result<()> {
 ///
 /// Fails with `Error::UnknownQueue`, with `Error::NoRight`, and as `work` does.
 fn readable<R>(name: &QueueName, work: impl FnOnce() -> Result<R>) -> Result<R> {
+    late_leases::before_reading(name);
     rights::with_existing(name, Right::Read, || {
         queue::id(name)?;
         queue_shape::require(name)?;

@@ -35,6 +35,9 @@ use crate::settings;
 use crate::signals::announce;
 use crate::signals::board::board;
 use crate::signals::foreign_writes::Own;
+use crate::late;
+use crate::store::documents::late_leases;
+use crate::store::queues::statement::Scope;
 use crate::store::queues::plans::PlanSet;
 use crate::store::queues::policy::Policy;
 use crate::store::queues::queue_catalog::{self, QueueInfo};
@@ -276,6 +279,7 @@ impl Queue {
 
     /// Runs a hot statement on the queue's tables.
     pub fn run<'s>(&self, spi: &'s Spi, statement: &'static Statement, args: &[Arg]) -> Rows<'s> {
+        self.before(statement, args);
         // What a trigger of the user's writes meanwhile is not fetchq's.
         let _own = (self.is_plain).then(|| Own::begin(self.table.to_u32()));
         spi.run(&self.plan(spi, statement, args), args)
@@ -289,7 +293,22 @@ impl Queue {
         statement: &'static Statement,
         args: &[Arg],
     ) -> Rows<'s> {
+        self.before(statement, args);
         spi.run_latest(&self.plan(spi, statement, args), args)
+    }
+
+    /// Writes the late leases that a statement has to see.
+    fn before(&self, statement: &'static Statement, args: &[Arg]) {
+        if late::memory::exists() {
+            late_leases::before(self, late_leases::scope(statement), args);
+        }
+    }
+
+    /// The same for a statement that is no static.
+    pub fn before_scope(&self, scope: Scope) {
+        if late::memory::exists() {
+            late_leases::before(self, scope, &[]);
+        }
     }
 
     fn plan(&self, spi: &Spi, statement: &'static Statement, args: &[Arg]) -> Rc<Plan> {

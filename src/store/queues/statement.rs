@@ -14,6 +14,55 @@ use crate::domain::status::Status;
 /// A statement that is planned once in a session, with a generic plan.
 pub struct Statement {
     sql: Sql,
+    scope: Option<Scope>,
+}
+
+/// Which leases a statement has to see in the rows of the documents, see `late_leases`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// None: it does not look at the documents, or not at those that are ready or leased.
+    Nothing,
+    /// Those that others see. It changes nothing.
+    Reading,
+    /// That of the document whose subject is the parameter with this number, which it may change.
+    Subject(usize),
+    /// Those of the documents whose subjects are the parameter with this number, which it may change.
+    Subjects(usize),
+    /// All: it may change any document.
+    Table,
+}
+
+/// The number of the parameter that follows `before` where that occurs first.
+fn number(sql: &str, before: &str) -> Option<usize> {
+    let after = &sql[sql.find(before)? + before.len()..];
+    let end = after.find(|c: char| !c.is_ascii_digit())?;
+    after[..end].parse().ok()
+}
+
+impl Scope {
+    /// Returns what SQL with markers has to see.
+    pub fn of(sql: &str) -> Self {
+        let has = |text: &str| sql.contains(text);
+        let writes = !sql.trim_start().starts_with("select ")
+            || has("for update")
+            || has("for share")
+            || has("for no key update");
+        match () {
+            () if !has("{docs}") => Self::Nothing,
+            () if !writes => Self::Reading,
+            () if has("insert into {docs}") && !has("do update") => Self::Nothing,
+            () => {
+                // The list `i` has the subjects first.
+                let list =
+                    || has(".subject {=} i.subject").then(|| number(sql, "pg_catalog.unnest($"));
+                number(sql, ".subject {=} $")
+                    .map(Self::Subject)
+                    .or_else(|| number(sql, ".subject {=} any ($").map(Self::Subjects))
+                    .or_else(|| list().flatten().map(Self::Subjects))
+                    .unwrap_or(Self::Table)
+            }
+        }
+    }
 }
 
 /// The SQL of a statement, with markers.
@@ -29,6 +78,7 @@ impl Statement {
     pub const fn new(sql: &'static str) -> Self {
         Self {
             sql: Sql::Written(sql),
+            scope: None,
         }
     }
 
@@ -36,7 +86,19 @@ impl Statement {
     pub const fn made(sql: fn() -> String) -> Self {
         Self {
             sql: Sql::Made(sql),
+            scope: None,
         }
+    }
+
+    /// Says what the statement has to see, where its SQL does not say so.
+    pub const fn in_scope(mut self, scope: Scope) -> Self {
+        self.scope = Some(scope);
+        self
+    }
+
+    /// What the statement has to see.
+    pub fn scope(&self) -> Scope {
+        self.scope.unwrap_or_else(|| Scope::of(&self.sql()))
     }
 
     fn sql(&self) -> Cow<'static, str> {

@@ -18,6 +18,7 @@ use crate::pg::value::Arg;
 use crate::pg::{operators, planner, relation, session, time};
 use crate::signals::waiters::waiters;
 use crate::store::bounds::{cap, keys, rate};
+use crate::store::documents::late_leases;
 use crate::store::queues::queue_catalog::{self, QueueInfo};
 use crate::store::queues::queue_places;
 use crate::store::queues::queue_shape;
@@ -212,6 +213,7 @@ fn place(
     sessions: &Sessions,
 ) -> Result<Place> {
     let args = [Arg::from(subject), Arg::from(queue.policy.max_attempts)];
+    late_leases::before_reading(name);
     let rows = spi.once_latest(&render(FIND, name), &args);
     if !rows.is_empty() {
         let doc = document(spi, name, table, queue, &rows, sessions)?;

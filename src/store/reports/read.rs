@@ -314,6 +314,7 @@ impl Sight<'_> {
                 prefix,
                 from,
                 is_beyond,
+                |subject| floors::is_leased_late(table, subject),
                 &mut budget.entries,
             ),
             _ => Look::Unknown,

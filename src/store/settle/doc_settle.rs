@@ -16,7 +16,6 @@ use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{process, random, time};
 use crate::ready::key::PickKey;
-use crate::signals::late_leases;
 use crate::store::bounds::keys::{holding_keys, holding_queued_key};
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{
@@ -26,6 +25,7 @@ use crate::store::documents::doc_put::put_all_queued;
 use crate::store::documents::error_log::log_failure;
 use crate::store::documents::history::Outcome;
 use crate::store::documents::history_worker::session_name;
+use crate::store::documents::late_leases::{self, Found};
 use crate::store::documents::lease_check::{LeasedDoc, holds_lease, lease_needed};
 use crate::store::documents::lease_durability;
 use crate::store::documents::leases;
@@ -243,38 +243,14 @@ impl Run<'_> {
         };
         for at in self.order {
             let doc = &self.docs[*at];
-            let mut is_late = None;
-            let row = match late_leases::is_available() {
-                true => {
-                    let hash = late_leases::key(self.queue.table, doc.subject.as_bytes());
-                    let row = late_leases::get(hash).and_then(|entry| {
-                        let mut row = documents.fetch(entry.block, entry.offset)?;
-                        let is_it = row.subject_bytes() == doc.subject.as_bytes()
-                            && row.int4(Column::Status) == Status::Pending.code()
-                            && row.int8(Column::Seq) == entry.seq;
-                        if !is_it {
-                            return None;
-                        }
-                        is_late = Some(hash);
-                        let due = row.int8(Column::NextIteration);
-                        let attempts = row.int4(Column::Attempts).saturating_add(1);
-                        row.set(Column::Status, &Arg::from(Status::Active.code()));
-                        row.set(Column::Attempts, &Arg::from(attempts));
-                        row.set(Column::NextIteration, &Arg::timestamp(entry.expires_at));
-                        row.set(Column::DueAt, &Arg::timestamp(due));
-                        row.set(Column::PickedAt, &Arg::timestamp(entry.picked_at));
-                        row.set(Column::Lease, &Arg::from(entry.number));
-                        row.set(Column::WorkerSession, &Arg::from(entry.session));
-                        Some(row)
-                    });
-                    match row {
-                        Some(row) => Some(row),
-                        None => documents.find(&doc.subject),
-                    }
-                }
-                false => documents.find(&doc.subject),
+            let (row, late) = match late_leases::find(self.queue, &mut documents, &doc.subject) {
+                Found::Late(row, lease) => (Some(row), Some(lease)),
+                Found::Row => (documents.find(&doc.subject), None),
             };
             let Some(mut row) = row.filter(|row| holds_lease(row, doc.lease)) else {
+                if late.is_some() {
+                    late_leases::give_back(self.queue, &doc.subject);
+                }
                 continue;
             };
             let seen = Seen::of_row(&row);
@@ -287,11 +263,14 @@ impl Run<'_> {
                 documents.remove(&row, true)
             };
             if change != Change::Done {
+                if late.is_some() {
+                    late_leases::give_back(self.queue, &doc.subject);
+                }
                 // The statement goes on from here, because the order of the locks must be kept.
                 return;
             }
-            if let Some(hash) = is_late {
-                late_leases::settled(hash);
+            if let Some(late) = &late {
+                late_leases::count_pick(self.queue, late);
             }
             let (attempts, seq) = (row.int4(Column::Attempts), row.int8(Column::Seq));
             self.settled[*at] = Some(Settled {

@@ -9,7 +9,7 @@ use crate::ready::floors::{self, QueueFloors};
 use crate::ready::group::View;
 use crate::ready::key::{DueKey, Key, PickKey};
 use crate::store::queues::open_queue::Queue;
-use crate::store::queues::statement::Statement;
+use crate::store::queues::statement::{Scope, Statement};
 
 /// The number of documents that one check finds at most. The next one finds the others.
 const LIMIT: i64 = 100;
@@ -80,7 +80,7 @@ fn below(
 
 // Index: pick, a range of one priority up to the floor. The rows are locked as above.
 static LIST_READY: Statement = Statement::new(
-    "select c.next_iteration, c.attempts, c.seq from only {docs} c
+    "select c.next_iteration, c.attempts, c.seq, c.subject::pg_catalog.text from only {docs} c
      where c.version {=} $1
          and c.priority {=} $2
          and c.status {=} {pending}
@@ -89,7 +89,8 @@ static LIST_READY: Statement = Statement::new(
      order by c.next_iteration, c.attempts, c.seq
      limit $6
      for update skip locked",
-);
+)
+.in_scope(Scope::Nothing);
 
 /// Checks all floors of a queue, for the job `cmp`, so that not even a defect of them can hide a
 /// document forever.
@@ -136,6 +137,11 @@ fn ready_below(queue: &Queue, version: i32, priority: i32, floor: PickKey) -> Ve
     spi::connect(|spi| {
         let rows = queue.run(spi, &LIST_READY, &args);
         let key = |row| {
+            let subject: String = rows.get(row, 4)?;
+            // The row is locked, so nobody settles it meanwhile.
+            if floors::is_leased_late(queue.table, subject.as_bytes()) {
+                return None;
+            }
             let (time, attempts) = (rows.timestamp(row, 1)?, rows.get(row, 2)?);
             Some(PickKey::new(time, attempts, rows.get(row, 3)?))
         };

@@ -21,7 +21,7 @@ use crate::store::documents::history;
 use crate::store::documents::queued::all_queued;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::policy::Keep;
-use crate::store::queues::statement::Statement;
+use crate::store::queues::statement::{Scope, Statement};
 use crate::store::settle::dead_letters;
 use crate::store::settle::dead_letters::Settler;
 use crate::store::upkeep::floor_check;
@@ -44,7 +44,8 @@ static MARK_DEAD: Statement = Statement::new(
          limit $2
          for update skip locked))
      returning d.subject::pg_catalog.text, d.queued, d.worker_session",
-);
+)
+.in_scope(Scope::Nothing);
 
 static RESCHEDULE_ORPHANS: Statement = Statement::new(
     "update only {docs} d set
@@ -62,7 +63,8 @@ static RESCHEDULE_ORPHANS: Statement = Statement::new(
          limit $2
          for update skip locked))
      returning d.subject::pg_catalog.text, d.queued, d.worker_session",
-);
+)
+.in_scope(Scope::Nothing);
 
 // Documents at their last attempt and others in one pass. With a million expired leases, of
 // which few are at their last attempt, a statement for those alone would read all of them each
@@ -86,7 +88,8 @@ static EXPIRE: Statement = Statement::new(
          limit $2
          for update skip locked))
      returning d.subject::pg_catalog.text, d.queued, d.status, d.worker_session",
-);
+)
+.in_scope(Scope::Nothing);
 
 static MAKE_PENDING: Statement = Statement::new(
     "update only {docs} d set status = {pending}
@@ -99,7 +102,8 @@ static MAKE_PENDING: Statement = Statement::new(
          order by c.next_iteration, c.seq
          limit $1
          for update skip locked))",
-);
+)
+.in_scope(Scope::Nothing);
 
 // For a queue whose documents wait for others of their key. It returns the documents that were chosen, in order, and whether each
 // could be changed. $4: the keys that other transactions have locked.
@@ -122,7 +126,8 @@ static MAKE_PENDING_BY_KEY: Statement = Statement::new(
      from chosen c
      left join changed u on u.subject {=} c.subject
      order by c.next_iteration, c.seq",
-);
+)
+.in_scope(Scope::Nothing);
 
 // Documents that were ready at once, and that were added at a time that is yet to come: the clock was
 // set back. One that has been tried may wait for its retry, and stays. Not hot: it reads all ready
@@ -313,7 +318,8 @@ static NEXT_EXPIRY: Statement = Statement::new(
          and (c.lock_upgrade is null or $1 and c.lock_upgrade {=} 'infinity')
      order by c.expires_at
      limit 1",
-);
+)
+.in_scope(Scope::Nothing);
 
 /// Returns whether documents of a queue may expire. It reads the size of an index, which is empty where
 /// none ever did.

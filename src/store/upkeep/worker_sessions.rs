@@ -16,6 +16,7 @@ use crate::pg::{planner, subtransaction, time};
 use crate::ready::key::PickKey;
 use crate::settings::Binding;
 use crate::signals::wakeups;
+use crate::store::queues::statement::Scope;
 use crate::store::bounds::keys::as_maintenance;
 use crate::store::counters::counter_log;
 use crate::store::counters::counter_segments;
@@ -23,6 +24,7 @@ use crate::store::counters::counter_segments::SEGMENTS;
 use crate::store::documents::bookkeeping::{
     documents_ready, leases_taken, note_entry, note_waiting_again,
 };
+use crate::store::documents::late_leases;
 use crate::store::documents::leases;
 use crate::store::documents::queued::all_queued;
 use crate::store::documents::stop_requests;
@@ -214,6 +216,7 @@ const LEASED_VERSIONS: &str = "select distinct l.version from (
 /// How many sessions are connected that have leased documents of a queue, and the versions of the
 /// documents that are leased.
 pub fn workers_of(spi: &Spi, name: &QueueName, queue: i32) -> (i64, Vec<i32>) {
+    late_leases::before_reading(name);
     let sessions = spi.once_latest(COUNT_SESSIONS, &[Arg::from(queue)]);
     let versions = spi.once_latest(&render(LEASED_VERSIONS, name), &[Arg::from(MAX_LEASED)]);
     let leased = (0..versions.len()).filter_map(|row| versions.get(row, 1));
@@ -301,7 +304,8 @@ static EXPIRE_LEASES: Statement = Statement::new(
              and c.next_iteration {>} $2
              and c.worker_session {=} any ($1)
          for update skip locked))",
-);
+)
+.in_scope(Scope::Nothing);
 
 // $4: `max_run`, after which nothing extends a lease.
 static EXTEND_LEASES: Statement = Statement::new(
@@ -314,7 +318,8 @@ static EXTEND_LEASES: Statement = Statement::new(
              and ($4 is null or c.next_iteration {<} (c.picked_at {+} $4))
              and c.worker_session {=} any ($1)
          for update skip locked))",
-);
+)
+.in_scope(Scope::Nothing);
 
 /// For how long a lease of a session that runs is extended. It outlasts several rounds of
 /// maintenance.
@@ -426,6 +431,7 @@ fn trim_sessions(queue: &Queue) {
         if stale.is_empty() {
             return;
         }
+        queue.before_scope(Scope::Reading);
         let args = [Arg::from(stale.clone())];
         let leasing = statement::render(LIST_LEASING, &queue.name);
         let leasing = ids(&spi.once_latest(&leasing, &args));
@@ -525,6 +531,7 @@ pub fn list_leases(
 ) -> Result<()> {
     out.prepare();
     let mut read = |name: &QueueName, limit: Option<i32>| {
+        late_leases::before_reading(name);
         let sql = statement::render(LEASED, name);
         let limit = Arg::from(limit.map(i64::from));
         let args = [Arg::from(name.as_str()), Arg::from(after), limit];

@@ -1,0 +1,206 @@
+//! What this transaction has changed in the table of late leases, so that its end, or that of a
+//! subtransaction, changes it again.
+
+use std::cell::Cell;
+
+use pgrx::pg_sys::Oid;
+
+use crate::late::memory;
+use crate::late::table::{Claim, Hold, Lease, Name, State};
+use crate::pg::lasting::{Lasting, lasting};
+use crate::pg::transaction::{self, End};
+use crate::pg::virtual_transaction;
+use crate::ready::floors;
+
+enum Kind {
+    /// The document was leased.
+    Claimed(Lease),
+    /// The document is held. It had this state before.
+    Held(State),
+    /// The document is reserved.
+    Reserved,
+}
+
+struct Change {
+    subtransaction: u32,
+    name: Name,
+    kind: Kind,
+}
+
+struct Changes {
+    list: Vec<Change>,
+    /// Tables that are closed, and the subtransactions that have closed them.
+    closed: Vec<(u32, u32)>,
+}
+
+thread_local! {
+    static CHANGES: Lasting<Changes> = const { lasting(Changes { list: Vec::new(), closed: Vec::new() }) };
+    /// The last virtual transaction that has changed something.
+    static OWNER: Cell<u64> = const { Cell::new(0) };
+}
+
+fn owner() -> u64 {
+    let owner = virtual_transaction::current();
+    OWNER.set(owner);
+    owner
+}
+
+fn changed<R>(name: Name, work: impl FnOnce(u64) -> R, kind: impl FnOnce(&R) -> Option<Kind>) -> R {
+    let subtransaction = transaction::subtransaction();
+    let owner = owner();
+    CHANGES.with(|changes| {
+        let list = &mut changes.borrow_mut().list;
+        // Nothing may fail between the change and its note.
+        list.reserve(1);
+        let result = work(owner);
+        if let Some(kind) = kind(&result) {
+            list.push(Change {
+                subtransaction,
+                name,
+                kind,
+            });
+        }
+        result
+    })
+}
+
+/// Leases a document.
+pub fn claim(name: Name, lease: Lease) -> Claim {
+    changed(
+        name,
+        |owner| memory::claim(name, lease, owner),
+        |claim| (*claim == Claim::Done).then_some(Kind::Claimed(lease)),
+    )
+}
+
+/// Holds a document whose row is to be changed. One that has no lease is reserved, if `reserves`. Waits for
+/// another transaction that has it, so `Hold::Busy` is never returned.
+pub fn hold(name: Name, reserves: bool) -> Hold {
+    loop {
+        match try_hold(name, reserves) {
+            Hold::Busy(other) => virtual_transaction::wait_for(other),
+            other => return other,
+        }
+    }
+}
+
+/// As [`hold`], but does not wait: then it returns `Hold::Busy`.
+pub fn try_hold(name: Name, reserves: bool) -> Hold {
+    changed(
+        name,
+        |owner| memory::hold(name, owner, reserves),
+        |hold| match hold {
+            Hold::Lease(_, state) => Some(Kind::Held(*state)),
+            Hold::Reserved => Some(Kind::Reserved),
+            _ => None,
+        },
+    )
+}
+
+/// Undoes the last change of this transaction, which is that of this document.
+pub fn undo_last(name: &Name) {
+    CHANGES.with(|changes| {
+        let list = &mut changes.borrow_mut().list;
+        if list.last().is_some_and(|change| change.name == *name)
+            && let Some(change) = list.pop()
+        {
+            undo(&change, OWNER.get());
+        }
+    });
+}
+
+/// Gives a document back that this transaction holds.
+pub fn give_back(name: &Name) {
+    CHANGES.with(|changes| {
+        let list = &mut changes.borrow_mut().list;
+        let is_it = |change: &Change| change.name == *name && matches!(change.kind, Kind::Held(_));
+        if let Some(at) = list.iter().rposition(is_it) {
+            undo(&list.remove(at), OWNER.get());
+        }
+    });
+}
+
+/// Returns the documents of a table that this transaction has leased and does not hold.
+pub fn claimed(table: u32) -> Vec<Name> {
+    CHANGES.with(|changes| {
+        let list = &changes.borrow().list;
+        let is_it = |change: &&Change| {
+            change.name.table == table && matches!(change.kind, Kind::Claimed(_))
+        };
+        list.iter()
+            .filter(is_it)
+            .map(|change| change.name)
+            .collect()
+    })
+}
+
+/// Allows no new late leases of a table until the transaction ends.
+pub fn close(table: u32) {
+    let subtransaction = transaction::subtransaction();
+    CHANGES.with(|changes| {
+        let closed = &mut changes.borrow_mut().closed;
+        if !closed.iter().any(|(known, _)| *known == table) {
+            closed.push((table, subtransaction));
+            memory::close(table);
+        }
+    });
+}
+
+fn undo(change: &Change, owner: u64) {
+    let name = &change.name;
+    match &change.kind {
+        Kind::Claimed(lease) => {
+            // It is free before it is noted: a walk that still passes over it is cut short by the note.
+            memory::remove(name, owner, true);
+            let table = Oid::from(name.table);
+            floors::note_pick_entry(table, lease.version, lease.priority, lease.key);
+        }
+        Kind::Held(state) => memory::give_back(name, owner, *state),
+        Kind::Reserved => memory::remove(name, owner, false),
+    }
+}
+
+fn undo_from(changes: &mut Changes, subtransaction: u32) {
+    let owner = OWNER.get();
+    while let Some(change) = changes
+        .list
+        .pop_if(|change| change.subtransaction >= subtransaction)
+    {
+        undo(&change, owner);
+    }
+    changes.closed.retain(|(table, of)| {
+        let is_kept = *of < subtransaction;
+        if !is_kept {
+            memory::open(*table);
+        }
+        is_kept
+    });
+}
+
+/// Undoes what a subtransaction has changed that is rolled back, and those within it. They have greater
+/// numbers, and so has none that is kept.
+pub fn subtransaction_rolled_back(subtransaction: u32) {
+    CHANGES.with(|changes| undo_from(&mut changes.borrow_mut(), subtransaction));
+}
+
+/// Ends the changes with the transaction. Called when others can see what it has committed, so whoever
+/// finds an entry gone finds the row changed.
+pub fn transaction_ended(end: End) {
+    if end == End::Committing {
+        return;
+    }
+    CHANGES.with(|changes| {
+        let changes = &mut *changes.borrow_mut();
+        if end == End::Committed {
+            let owner = OWNER.get();
+            for change in changes.list.drain(..) {
+                match change.kind {
+                    Kind::Claimed(_) => memory::keep(&change.name, owner),
+                    Kind::Held(_) => memory::remove(&change.name, owner, true),
+                    Kind::Reserved => memory::remove(&change.name, owner, false),
+                }
+            }
+        }
+        undo_from(changes, 0);
+    });
+}

@@ -1,0 +1,192 @@
+//! The late leases of this server, in shared memory.
+
+use std::hash::Hasher;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::late::table::{Claim, ENTRIES, Hold, Lease, Name, Owner, Part, State};
+use crate::pg::session;
+use crate::pg::shared::{Area, Content, Place};
+use crate::settings;
+
+/// Tables that have counts of their own, by chance: those of two tables in one only cost time.
+const COUNTS: usize = 1024;
+
+pub struct Counts {
+    /// Leases by table, at least as many as there are.
+    leases: [AtomicU32; COUNTS],
+    /// Transactions that allow no new ones, by table.
+    closed: [AtomicU32; COUNTS],
+}
+
+struct Leases;
+
+impl Content for Leases {
+    const NAME: &std::ffi::CStr = c"fetchq late leases";
+    type Header = Counts;
+    type Item = Part;
+
+    fn header() -> Counts {
+        Counts {
+            leases: [const { AtomicU32::new(0) }; COUNTS],
+            closed: [const { AtomicU32::new(0) }; COUNTS],
+        }
+    }
+
+    fn item() -> Part {
+        Part::new()
+    }
+
+    fn place() -> &'static Place {
+        static PLACE: Place = Place::unknown();
+        &PLACE
+    }
+
+    fn items() -> usize {
+        settings::late_lease_slots().div_ceil(ENTRIES)
+    }
+}
+
+type Memory = Area<Leases>;
+
+/// Requests the shared memory. Called from `_PG_init` while libraries are preloaded.
+pub fn install() {
+    Memory::install();
+}
+
+/// Returns whether this server has late leases.
+pub fn exists() -> bool {
+    Memory::items() > 0
+}
+
+/// The name of a document of this database.
+pub fn name(table: u32, subject: &[u8]) -> Name {
+    let database = session::database();
+    #[allow(deprecated)]
+    let mut hasher = std::hash::SipHasher::new_with_keys(u64::from(table), u64::from(database));
+    hasher.write(subject);
+    Name {
+        database,
+        table,
+        subject: hasher.finish(),
+    }
+}
+
+fn part(name: &Name) -> usize {
+    (name.subject >> 32) as usize % Memory::items()
+}
+
+fn count(list: fn(&Counts) -> &[AtomicU32; COUNTS], table: u32) -> Option<&'static AtomicU32> {
+    let at = table.wrapping_mul(0x9E37_79B1) as usize >> 8 & (COUNTS - 1);
+    Memory::header().map(|counts| &list(counts)[at])
+}
+
+fn add(to: Option<&AtomicU32>, n: i32) {
+    if let Some(to) = to {
+        to.fetch_add(n as u32, Ordering::SeqCst);
+    }
+}
+
+fn is_above_0(count: Option<&AtomicU32>) -> bool {
+    count.is_some_and(|count| count.load(Ordering::SeqCst) > 0)
+}
+
+/// Returns whether documents of a table may be leased here.
+pub fn has_leases(table: u32) -> bool {
+    is_above_0(count(|counts| &counts.leases, table))
+}
+
+/// Returns whether any documents may be leased here.
+pub fn has_any() -> bool {
+    let counts = Memory::header();
+    counts.is_some_and(|counts| counts.leases.iter().any(|count| is_above_0(Some(count))))
+}
+
+/// Allows no new leases of a table, until [`open`]. Whoever has called this sees all that there are.
+pub fn close(table: u32) {
+    add(count(|counts| &counts.closed, table), 1);
+}
+
+pub fn open(table: u32) {
+    add(count(|counts| &counts.closed, table), -1);
+}
+
+/// See [`Part::claim`]. `Full` also where new leases are not allowed now.
+pub fn claim(name: Name, lease: Lease, owner: Owner) -> Claim {
+    let leases = count(|counts| &counts.leases, name.table);
+    let closed = count(|counts| &counts.closed, name.table);
+    add(leases, 1);
+    let claim = Memory::write(part(&name), |part| {
+        // The one that closes the table looks at this part afterwards.
+        let claim = match is_above_0(closed) {
+            true => part.claim_nothing(&name, owner),
+            false => part.claim(name, lease, owner),
+        };
+        (claim, part.took_over())
+    });
+    let (claim, took_over) = claim;
+    if claim != Claim::Done || took_over {
+        add(leases, -1);
+    }
+    claim
+}
+
+/// See [`Part::hold`].
+pub fn hold(name: Name, owner: Owner, reserves: bool) -> Hold {
+    Memory::write(part(&name), |part| part.hold(name, owner, reserves))
+}
+
+/// See [`Part::keep`].
+pub fn keep(name: &Name, owner: Owner) {
+    Memory::write(part(name), |part| part.keep(name, owner));
+}
+
+/// See [`Part::give_back`].
+pub fn give_back(name: &Name, owner: Owner, state: State) {
+    Memory::write(part(name), |part| part.give_back(name, owner, state));
+}
+
+/// Removes the entry of a lease, or of a document without one.
+pub fn remove(name: &Name, owner: Owner, is_leased: bool) {
+    if Memory::write(part(name), |part| part.remove(name, owner)) && is_leased {
+        add(count(|counts| &counts.leases, name.table), -1);
+    }
+}
+
+/// See [`Part::is_leased`].
+pub fn is_leased(name: &Name) -> bool {
+    has_leases(name.table) && Memory::read(part(name), |part| part.is_leased(name))
+}
+
+/// Returns the lease of a document.
+pub fn lease(name: &Name) -> Option<Lease> {
+    Memory::read(part(name), |part| part.lease(name))
+}
+
+/// Returns the leases of a database that `wanted` returns true for, and that no transaction has now.
+pub fn leased(wanted: impl Fn(&Lease) -> bool) -> Vec<(Name, Lease)> {
+    let mut found = Vec::new();
+    for at in 0..Memory::items() {
+        // Memory is reserved first, because nothing may fail under the lock.
+        found.reserve(ENTRIES);
+        Memory::read(at, |part| {
+            part.visit_leased(session::database(), |name, lease| {
+                if wanted(lease) {
+                    found.push((*name, *lease));
+                }
+            });
+        });
+    }
+    found
+}
+
+/// Returns the names of all documents of a table that are leased here.
+pub fn names(table: u32) -> Vec<Name> {
+    let mut found = Vec::new();
+    for at in 0..Memory::items() {
+        found.reserve(ENTRIES);
+        Memory::read(at, |part| {
+            part.visit_table(session::database(), table, |name| found.push(*name));
+        });
+    }
+    found
+}

@@ -1,0 +1,400 @@
+//! A part of the table of late leases. There is no PostgreSQL in here. The caller holds the lock of the part.
+
+use crate::ready::key::PickKey;
+
+/// Documents that a part can have.
+pub const ENTRIES: usize = 64;
+
+/// The name of a document. Two documents of a table can have the same one, by chance: of those, only one has
+/// a late lease at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Name {
+    pub database: u32,
+    pub table: u32,
+    pub subject: u64,
+}
+
+/// A transaction that is open. 0: none.
+pub type Owner = u64;
+
+/// A lease that the row does not have yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// Where the row was.
+    pub block: u32,
+    pub offset: u16,
+    pub version: i32,
+    pub priority: i32,
+    /// The key of the row in the pick index. `seq` is that of no document before.
+    pub key: PickKey,
+    pub number: i64,
+    pub worker_session: i64,
+    /// In microseconds since 2000.
+    pub picked_at: i64,
+    pub expires_at: i64,
+    /// When it is to be written.
+    pub write_at: i64,
+}
+
+impl Lease {
+    const NONE: Self = Self {
+        block: 0,
+        offset: 0,
+        version: 0,
+        priority: 0,
+        key: PickKey::LAST,
+        number: 0,
+        worker_session: 0,
+        picked_at: 0,
+        expires_at: 0,
+        write_at: 0,
+    };
+}
+
+/// What an entry says of its document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It was leased by a transaction that is open.
+    Claimed,
+    /// It is leased.
+    Leased,
+    /// It is leased, and a transaction that is open changes its row.
+    Held,
+    /// It is not leased, and a transaction that is open changes its row.
+    Reserved,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    name: Name,
+    state: State,
+    owner: Owner,
+    lease: Lease,
+}
+
+/// The entries of some documents.
+pub struct Part {
+    used: u64,
+    /// The last claim has taken the entry of a lease that is void.
+    took_over: bool,
+    entries: [Entry; ENTRIES],
+}
+
+/// The outcome of [`Part::claim`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// The document is leased.
+    Done,
+    /// This transaction has changed its row before.
+    Own,
+    /// Another session has the document. If it is leased: when that is to be written, in microseconds since
+    /// 2000.
+    Taken(Option<i64>),
+    /// There is no room.
+    Full,
+}
+
+/// The outcome of [`Part::hold`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// It has no lease here.
+    Missing,
+    /// It had none, and nobody can lease it now until this transaction ends.
+    Reserved,
+    /// This transaction holds it already: the row says what it is.
+    Own,
+    /// Another transaction has it.
+    Busy(Owner),
+    /// It has this lease, which is held now.
+    Lease(Lease, State),
+    /// There is no room.
+    Full,
+}
+
+impl Part {
+    pub const fn new() -> Self {
+        Self {
+            used: 0,
+            took_over: false,
+            entries: [Entry {
+                name: Name {
+                    database: 0,
+                    table: 0,
+                    subject: 0,
+                },
+                state: State::Reserved,
+                owner: 0,
+                lease: Lease::NONE,
+            }; ENTRIES],
+        }
+    }
+
+    fn places(&self) -> impl Iterator<Item = usize> + use<> {
+        let mut used = self.used;
+        std::iter::from_fn(move || {
+            (used != 0).then(|| {
+                let at = used.trailing_zeros() as usize;
+                used &= used - 1;
+                at
+            })
+        })
+    }
+
+    fn position(&self, name: &Name) -> Option<usize> {
+        self.places().find(|at| self.entries[*at].name == *name)
+    }
+
+    fn add(&mut self, entry: Entry) -> bool {
+        let at = (!self.used).trailing_zeros() as usize;
+        if at >= ENTRIES {
+            return false;
+        }
+        self.used |= 1 << at;
+        self.entries[at] = entry;
+        true
+    }
+
+    /// Leases a document.
+    pub fn claim(&mut self, name: Name, lease: Lease, owner: Owner) -> Claim {
+        let entry = Entry {
+            name,
+            state: State::Claimed,
+            owner,
+            lease,
+        };
+        self.took_over = false;
+        match self.position(&name) {
+            None if self.add(entry) => Claim::Done,
+            None => Claim::Full,
+            Some(at) => {
+                let known = &mut self.entries[at];
+                match known.state {
+                    // It was removed by somebody who does not know of leases, and put again.
+                    State::Leased if known.lease.key.seq != lease.key.seq => {
+                        *known = entry;
+                        self.took_over = true;
+                        Claim::Done
+                    }
+                    State::Leased => Claim::Taken(Some(known.lease.write_at)),
+                    State::Held | State::Reserved if known.owner == owner => Claim::Own,
+                    _ => Claim::Taken(None),
+                }
+            }
+        }
+    }
+
+    /// Returns whether the last claim has taken the entry of another lease.
+    pub fn took_over(&self) -> bool {
+        self.took_over
+    }
+
+    /// Looks who has a document, where it cannot be leased here.
+    pub fn claim_nothing(&self, name: &Name, owner: Owner) -> Claim {
+        match self.position(name).map(|at| &self.entries[at]) {
+            None => Claim::Full,
+            Some(known) if known.owner == owner && known.state != State::Claimed => Claim::Own,
+            Some(_) => Claim::Taken(None),
+        }
+    }
+
+    /// Holds a document whose row is to be changed. One that has no lease is reserved, if `reserves`.
+    pub fn hold(&mut self, name: Name, owner: Owner, reserves: bool) -> Hold {
+        let Some(at) = self.position(&name) else {
+            let entry = Entry {
+                name,
+                state: State::Reserved,
+                owner,
+                lease: Lease::NONE,
+            };
+            return match reserves {
+                false => Hold::Missing,
+                true if self.add(entry) => Hold::Reserved,
+                true => Hold::Full,
+            };
+        };
+        let known = &mut self.entries[at];
+        let before = known.state;
+        match before {
+            State::Held | State::Reserved if known.owner == owner => Hold::Own,
+            State::Leased => {
+                (known.state, known.owner) = (State::Held, owner);
+                Hold::Lease(known.lease, before)
+            }
+            State::Claimed if known.owner == owner => {
+                known.state = State::Held;
+                Hold::Lease(known.lease, before)
+            }
+            _ => Hold::Busy(known.owner),
+        }
+    }
+
+    /// Ends a claim of a transaction that has committed, unless it holds the document.
+    pub fn keep(&mut self, name: &Name, owner: Owner) {
+        if let Some(at) = self.position(name) {
+            let known = &mut self.entries[at];
+            if known.state == State::Claimed && known.owner == owner {
+                (known.state, known.owner) = (State::Leased, 0);
+            }
+        }
+    }
+
+    /// Gives a document back that this transaction holds: it has `state` again.
+    pub fn give_back(&mut self, name: &Name, owner: Owner, state: State) {
+        if let Some(at) = self.position(name) {
+            let known = &mut self.entries[at];
+            if known.state == State::Held && known.owner == owner {
+                known.state = state;
+                if state == State::Leased {
+                    known.owner = 0;
+                }
+            }
+        }
+    }
+
+    /// Removes an entry of this transaction. Returns whether it was there.
+    pub fn remove(&mut self, name: &Name, owner: Owner) -> bool {
+        let Some(at) = self.position(name) else {
+            return false;
+        };
+        let is_own = self.entries[at].owner == owner;
+        if is_own {
+            self.used &= !(1 << at);
+        }
+        is_own
+    }
+
+    /// Returns the lease of a document.
+    pub fn lease(&self, name: &Name) -> Option<Lease> {
+        let entry = &self.entries[self.position(name)?];
+        (entry.state != State::Reserved).then_some(entry.lease)
+    }
+
+    /// Returns whether a document is leased here.
+    pub fn is_leased(&self, name: &Name) -> bool {
+        self.position(name)
+            .is_some_and(|at| self.entries[at].state != State::Reserved)
+    }
+
+    /// Visits the documents of a database that are leased by transactions that have ended.
+    pub fn visit_leased(&self, database: u32, mut visit: impl FnMut(&Name, &Lease)) {
+        for at in self.places() {
+            let entry = &self.entries[at];
+            if entry.name.database == database && entry.state == State::Leased {
+                visit(&entry.name, &entry.lease);
+            }
+        }
+    }
+
+    /// Visits all documents of a table that are leased.
+    pub fn visit_table(&self, database: u32, table: u32, mut visit: impl FnMut(&Name)) {
+        for at in self.places() {
+            let Entry { name, state, .. } = &self.entries[at];
+            let is_of_table = name.database == database && name.table == table;
+            if is_of_table && *state != State::Reserved {
+                visit(name);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ME: Owner = 1;
+    const OTHER: Owner = 2;
+
+    fn name(subject: u64) -> Name {
+        Name {
+            database: 5,
+            table: 7,
+            subject,
+        }
+    }
+
+    fn lease(seq: i64) -> Lease {
+        Lease {
+            key: PickKey::new(0, 0, seq),
+            write_at: 9,
+            ..Lease::NONE
+        }
+    }
+
+    #[test]
+    fn a_document_is_claimed_once() {
+        let mut part = Part::new();
+        let doc = name(1);
+        assert_eq!(part.claim(doc, lease(1), ME), Claim::Done);
+        assert_eq!(part.claim(doc, lease(1), ME), Claim::Taken(None));
+        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::Taken(None));
+        assert_eq!(part.hold(doc, OTHER, false), Hold::Busy(ME));
+        part.keep(&doc, OTHER);
+        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::Taken(None));
+        part.keep(&doc, ME);
+        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::Taken(Some(9)));
+        let held = part.hold(doc, OTHER, false);
+        assert_eq!(held, Hold::Lease(lease(1), State::Leased));
+        assert_eq!(part.hold(doc, ME, true), Hold::Busy(OTHER));
+        assert_eq!(part.hold(doc, OTHER, true), Hold::Own);
+        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::Own);
+        assert!(!part.remove(&doc, ME));
+        part.give_back(&doc, OTHER, State::Leased);
+        assert!(part.is_leased(&doc));
+        part.hold(doc, ME, false);
+        assert!(part.remove(&doc, ME));
+        assert!(!part.is_leased(&doc));
+        assert_eq!(part.hold(doc, ME, false), Hold::Missing);
+    }
+
+    #[test]
+    fn a_claim_is_held_by_its_transaction_and_given_back_as_it_was() {
+        let mut part = Part::new();
+        let doc = name(1);
+        part.claim(doc, lease(1), ME);
+        let held = part.hold(doc, ME, false);
+        assert_eq!(held, Hold::Lease(lease(1), State::Claimed));
+        part.keep(&doc, ME);
+        assert_eq!(part.hold(doc, OTHER, false), Hold::Busy(ME));
+        part.give_back(&doc, ME, State::Claimed);
+        part.keep(&doc, ME);
+        let held = part.hold(doc, OTHER, false);
+        assert_eq!(held, Hold::Lease(lease(1), State::Leased));
+    }
+
+    #[test]
+    fn nobody_claims_what_is_reserved() {
+        let mut part = Part::new();
+        let doc = name(1);
+        assert_eq!(part.hold(doc, ME, true), Hold::Reserved);
+        assert!(!part.is_leased(&doc));
+        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::Taken(None));
+        assert_eq!(part.claim(doc, lease(1), ME), Claim::Own);
+        assert!(part.remove(&doc, ME));
+        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::Done);
+    }
+
+    #[test]
+    fn a_document_that_was_put_anew_has_no_lease() {
+        let mut part = Part::new();
+        let doc = name(1);
+        part.claim(doc, lease(1), ME);
+        part.keep(&doc, ME);
+        assert_eq!(part.claim(doc, lease(2), OTHER), Claim::Done);
+    }
+
+    #[test]
+    fn a_full_part_refuses() {
+        let mut part = Part::new();
+        for n in 0..ENTRIES as u64 {
+            assert_eq!(part.claim(name(n), lease(1), ME), Claim::Done);
+        }
+        assert_eq!(part.claim(name(99), lease(1), ME), Claim::Full);
+        assert_eq!(part.hold(name(99), ME, true), Hold::Full);
+        assert!(part.remove(&name(63), ME));
+        assert_eq!(part.hold(name(99), ME, true), Hold::Reserved);
+        let mut visited = 0;
+        part.visit_table(5, 7, |_| visited += 1);
+        assert_eq!(visited, ENTRIES - 1);
+        part.visit_leased(5, |_, _| panic!("nothing is committed"));
+    }
+}

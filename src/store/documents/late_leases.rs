@@ -1,0 +1,571 @@
+//! Late leases of a queue: which leases may be late, and how they are written into the rows.
+//!
+//! A lease is written at once where the server must not forget it, or where code that is not fetchq's looks at
+//! the rows: a client of fetchq 4, a queue with a limit, a lease that is bound to its session, the last
+//! attempt of a document, triggers and policies of the user's, and for a while after a crash. And where
+//! transactions can be prepared, because another session would end what they have changed in memory.
+//!
+//! Everybody but a pick and a settlement sees leases in the rows alone: a [`Scope`] says what has to be
+//! written before a statement runs.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::domain::counter_events::Event;
+use crate::domain::names::QueueName;
+use crate::domain::status::Status;
+use crate::domain::timing::Tally;
+use crate::late::changes;
+use crate::late::memory;
+use crate::late::table::{Claim, Hold, Lease as Late, Name};
+use crate::pg::documents::{Column, Documents, Row};
+use crate::pg::spi::{self, Rows};
+use crate::pg::value::Arg;
+use crate::pg::{process, relation, session, time, transaction};
+use crate::ready::key::PickKey;
+use crate::settings;
+use crate::signals::board::board;
+use crate::store::counters::counter_log;
+use crate::store::documents::bookkeeping::note_lease;
+use crate::store::documents::doc_lease::{Pick, PickMode};
+use crate::store::documents::lease_durability;
+use crate::store::documents::leases::Lease;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::statement::{Scope, Statement};
+
+/// More documents than these are leased at once.
+const MAX_DOCUMENTS: i32 = 1000;
+
+/// For how long a reader waits until the background worker has written the leases: microseconds.
+const FLUSH_TIMEOUT_US: i64 = 1_000_000;
+
+/// How long a reader sleeps between two looks: microseconds. The background worker needs about a
+/// millisecond.
+const FLUSH_POLL_US: u64 = 300;
+
+// Index: pick, once for each document. Nothing but the row's key says which document it is.
+// $1 to $5 the key, $6 when the lease expires, $7 picked_at, $8 lease number, $9 worker session.
+static WRITE: Statement = Statement::new(
+    "update only {docs} d set
+         status = {active},
+         attempts = least(d.attempts, 2147483646) {+} 1,
+         next_iteration = i.expires_at,
+         due_at = d.next_iteration, picked_at = i.picked_at,
+         lease = i.lease, worker_session = i.worker_session
+     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),
+         pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6), pg_catalog.unnest($7),
+         pg_catalog.unnest($8), pg_catalog.unnest($9))
+         as i (version, priority, next_iteration, attempts, seq, expires_at, picked_at, lease, worker_session)
+     where d.version {=} i.version
+         and d.priority {=} i.priority
+         and d.next_iteration {=} i.next_iteration
+         and d.attempts {=} i.attempts
+         and d.seq {=} i.seq
+         and d.status {=} {pending}
+         and d.lock_upgrade is null
+     returning d.seq, d.due_at, d.next_iteration",
+)
+.in_scope(Scope::Nothing);
+
+// The same, for rows that nobody has locked.
+static WRITE_UNLOCKED: Statement = Statement::new(
+    "with free as (
+         select d.ctid, i.*
+         from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),
+             pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6), pg_catalog.unnest($7),
+             pg_catalog.unnest($8), pg_catalog.unnest($9))
+             as i (version, priority, next_iteration, attempts, seq, expires_at, picked_at, lease, worker_session)
+         join only {docs} d on d.version {=} i.version
+             and d.priority {=} i.priority
+             and d.next_iteration {=} i.next_iteration
+             and d.attempts {=} i.attempts
+             and d.seq {=} i.seq
+             and d.status {=} {pending}
+             and d.lock_upgrade is null
+         for update of d skip locked
+     )
+     update only {docs} d set
+         status = {active},
+         attempts = least(d.attempts, 2147483646) {+} 1,
+         next_iteration = i.expires_at,
+         due_at = d.next_iteration, picked_at = i.picked_at,
+         lease = i.lease, worker_session = i.worker_session
+     from free i
+     where d.ctid {=} i.ctid
+     returning d.seq, d.due_at, d.next_iteration",
+)
+.in_scope(Scope::Nothing);
+
+// Which of these documents are there, ready, and locked by somebody.
+static IS_THERE: Statement = Statement::new(
+    "select d.seq
+     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),
+         pg_catalog.unnest($4), pg_catalog.unnest($5))
+         as i (version, priority, next_iteration, attempts, seq)
+     join only {docs} d on d.version {=} i.version
+         and d.priority {=} i.priority
+         and d.next_iteration {=} i.next_iteration
+         and d.attempts {=} i.attempts
+         and d.seq {=} i.seq
+         and d.status {=} {pending}
+         and d.lock_upgrade is null",
+)
+.in_scope(Scope::Nothing);
+
+/// How long after its time a lease is written by a pick, because the background worker has not done it:
+/// microseconds.
+const OVERDUE_US: i64 = 10_000_000;
+
+/// Returns whether leases that a pick of up to `limit` documents makes now may be late, for this delay.
+fn may_be_late(queue: &Queue, limit: i32, duration: i64, delay: i64) -> bool {
+    delay > 0
+        && limit <= MAX_DOCUMENTS
+        && duration >= 2 * delay
+        && !settings::synchronous_leases()
+        && !queue.policy.is_limited()
+        && !transaction::may_be_prepared()
+        && !lease_durability::others_write_at_commit()
+        && board().is_some_and(|board| {
+            board.may_lose_leases() && board.background_worker_of(session::database()).is_some()
+        })
+}
+
+/// Who has a document that a pick wants.
+pub enum Claimed {
+    /// It is leased now, and its row stays as it is.
+    Late,
+    /// It is this transaction's, whose change of the row decides.
+    InRow,
+    /// Another session's.
+    Taken,
+}
+
+/// The claims of a pick.
+pub struct Claims<'a> {
+    /// None: the server has no late leases.
+    table: Option<u32>,
+    lease: Option<&'a Lease>,
+    /// When the leases are written at the latest, in microseconds since 2000. None: at once.
+    write_at: Option<i64>,
+    now: i64,
+    expires_at: i64,
+    version: i32,
+    last: Option<Name>,
+    overdue: Vec<Name>,
+}
+
+impl<'a> Claims<'a> {
+    /// Begins the claims of a pick.
+    pub fn begin(queue: &Queue, pick: &Pick<'a>, expires_at: i64) -> Self {
+        let exists = memory::exists();
+        let lease = match pick.mode {
+            PickMode::Lease(lease) => Some(lease),
+            PickMode::Remove => None,
+        };
+        let (delay, now) = (settings::lease_write_delay(), pick.now);
+        let duration = expires_at.saturating_sub(now);
+        let is_late = exists
+            && lease.is_some_and(|lease| !lease.is_bound())
+            && may_be_late(queue, pick.limit, duration, delay);
+        Self {
+            table: exists.then(|| queue.table.to_u32()),
+            lease,
+            write_at: is_late.then(|| now.saturating_add(delay)),
+            now,
+            expires_at,
+            version: pick.version,
+            last: None,
+            overdue: Vec::new(),
+        }
+    }
+
+    /// Claims the document of a row.
+    pub fn claim(&mut self, queue: &Queue, row: &Row, key: PickKey) -> Claimed {
+        let Some(table) = self.table else {
+            return Claimed::InRow;
+        };
+        let name = memory::name(table, row.subject_bytes());
+        self.last = Some(name);
+        let max_attempts = match row.is_null(Column::MaxAttempts) {
+            true => queue.policy.max_attempts,
+            false => row.int4(Column::MaxAttempts),
+        };
+        let is_last = key.attempts.saturating_add(1) >= max_attempts;
+        if let (Some(lease), Some(write_at), false) = (self.lease, self.write_at, is_last) {
+            let (block, offset) = row.place();
+            let late = Late {
+                block,
+                offset,
+                version: self.version,
+                priority: row.int4(Column::Priority),
+                key,
+                number: lease.number(),
+                worker_session: lease.worker_session(queue.id),
+                picked_at: self.now,
+                expires_at: self.expires_at,
+                write_at,
+            };
+            match changes::claim(name, late) {
+                Claim::Done => return Claimed::Late,
+                Claim::Own => return Claimed::InRow,
+                Claim::Taken(write_at) => return self.taken(name, write_at),
+                Claim::Full => {}
+            }
+        }
+        // The row is written, so nobody may claim the document any more.
+        loop {
+            return match changes::try_hold(name, true) {
+                Hold::Reserved | Hold::Own | Hold::Missing => Claimed::InRow,
+                Hold::Busy(_) => Claimed::Taken,
+                Hold::Lease(lease, _) => {
+                    changes::give_back(&name);
+                    self.taken(name, Some(lease.write_at))
+                }
+                Hold::Full => {
+                    changes::close(table);
+                    match changes::try_hold(name, false) {
+                        Hold::Full => continue,
+                        Hold::Missing | Hold::Own | Hold::Reserved => Claimed::InRow,
+                        Hold::Busy(_) => Claimed::Taken,
+                        Hold::Lease(lease, _) => {
+                            changes::give_back(&name);
+                            self.taken(name, Some(lease.write_at))
+                        }
+                    }
+                }
+            };
+        }
+    }
+
+    fn taken(&mut self, name: Name, write_at: Option<i64>) -> Claimed {
+        if write_at.is_some_and(|at| at.saturating_add(OVERDUE_US) < self.now) {
+            self.overdue.push(name);
+        }
+        Claimed::Taken
+    }
+
+    /// Gives the last document back, whose row was changed before it was claimed.
+    pub fn unclaim(&mut self) {
+        if let Some(name) = self.last.take() {
+            changes::undo_last(&name);
+        }
+    }
+
+    /// Writes leases of others that the background worker should have written.
+    pub fn write_overdue(&self, queue: &Queue) {
+        let held = self
+            .overdue
+            .iter()
+            .filter_map(|name| match changes::try_hold(*name, false) {
+                Hold::Lease(lease, _) => Some((*name, lease)),
+                _ => None,
+            });
+        let held: Vec<(Name, Late)> = held.collect();
+        write_held(queue, &held);
+    }
+}
+
+/// Fills in the columns of a document that is leased here, as its row would have them.
+pub fn fill_in(row: &mut Row, lease: &Late) {
+    let attempts = lease.key.attempts.saturating_add(1);
+    row.set(Column::Status, &Arg::from(Status::Active.code()));
+    row.set(Column::Attempts, &Arg::from(attempts));
+    row.set(Column::NextIteration, &Arg::timestamp(lease.expires_at));
+    row.set(Column::DueAt, &Arg::timestamp(lease.key.next_iteration));
+    row.set(Column::PickedAt, &Arg::timestamp(lease.picked_at));
+    row.set(Column::Lease, &Arg::from(lease.number));
+    row.set(Column::WorkerSession, &Arg::from(lease.worker_session));
+}
+
+/// Returns whether a row is the one that was leased, and has not changed since in what decides that.
+fn is_of(row: &Row, subject: &str, lease: &Late) -> bool {
+    row.subject_bytes() == subject.as_bytes()
+        && row.int4(Column::Status) == Status::Pending.code()
+        && row.int8(Column::Seq) == lease.key.seq
+        && row.int4(Column::Version) == lease.version
+        && row.int4(Column::Priority) == lease.priority
+        && row.int8(Column::NextIteration) == lease.key.next_iteration
+        && row.int4(Column::Attempts) == lease.key.attempts
+}
+
+/// A document that is to be settled.
+pub enum Found {
+    /// It is leased here, and held: the row as it would be.
+    Late(Row, Late),
+    /// The row says what it is.
+    Row,
+}
+
+/// Finds a document that is to be settled, and holds it if it is leased here.
+pub fn find(queue: &Queue, documents: &mut Documents, subject: &str) -> Found {
+    if !memory::exists() || !memory::has_leases(queue.table.to_u32()) {
+        return Found::Row;
+    }
+    let name = memory::name(queue.table.to_u32(), subject.as_bytes());
+    let Hold::Lease(lease, _) = changes::hold(name, false) else {
+        return Found::Row;
+    };
+    let row = documents.fetch(lease.block, lease.offset);
+    let row = match row.filter(|row| is_of(row, subject, &lease)) {
+        Some(row) => Some(row),
+        // The row has moved.
+        None => documents
+            .find(subject)
+            .filter(|row| is_of(row, subject, &lease)),
+    };
+    match row {
+        Some(mut row) => {
+            fill_in(&mut row, &lease);
+            Found::Late(row, lease)
+        }
+        // Somebody has changed it with SQL of their own. The lease is lost with the end of the transaction.
+        None => Found::Row,
+    }
+}
+
+/// Returns the worker session of a document that is leased here under a number.
+pub fn session_of(queue: &Queue, subject: &str, number: i64) -> Option<i64> {
+    let table = queue.table.to_u32();
+    if !memory::exists() || !memory::has_leases(table) {
+        return None;
+    }
+    let lease = memory::lease(&memory::name(table, subject.as_bytes()))?;
+    (lease.number == number).then_some(lease.worker_session)
+}
+
+/// Gives a document back that [`find`] holds, and that is not settled.
+pub fn give_back(queue: &Queue, subject: &str) {
+    changes::give_back(&memory::name(queue.table.to_u32(), subject.as_bytes()));
+}
+
+/// Counts the pick of a document that is settled before its lease was written.
+pub fn count_pick(queue: &Queue, lease: &Late) {
+    let bucket = counter_log::wait_bucket(lease.picked_at, Some(lease.key.next_iteration));
+    counter_log::record_one(queue, 0, Event::Pick, bucket);
+}
+
+/// Writes leases that this transaction holds. Returns the `seq` of the documents that were there.
+fn write(queue: &Queue, statement: &'static Statement, leases: &[Late]) -> Vec<i64> {
+    let mut written = Vec::new();
+    if leases.is_empty() {
+        return written;
+    }
+    let list =
+        |value: fn(&Late) -> Arg| Arg::array(&leases.iter().map(value).collect::<Vec<Arg>>());
+    let args = [
+        list(|lease| Arg::from(lease.version)),
+        list(|lease| Arg::from(lease.priority)),
+        list(|lease| Arg::timestamp(lease.key.next_iteration)),
+        list(|lease| Arg::from(lease.key.attempts)),
+        list(|lease| Arg::from(lease.key.seq)),
+        list(|lease| Arg::timestamp(lease.expires_at)),
+        list(|lease| Arg::timestamp(lease.picked_at)),
+        list(|lease| Arg::from(lease.number)),
+        list(|lease| Arg::from(lease.worker_session)),
+    ];
+    let mut waits = Tally::new();
+    spi::connect(|spi| {
+        let rows = queue.run_noting(spi, statement, &args);
+        for row in 0..rows.len() {
+            let Some(seq) = rows.get::<i64>(row, 1) else {
+                continue;
+            };
+            let lease = leases.iter().find(|lease| lease.key.seq == seq);
+            let picked_at = lease.map_or(0, |lease| lease.picked_at);
+            waits.add(counter_log::wait_bucket(picked_at, rows.timestamp(row, 2)));
+            note_lease(queue, rows.timestamp(row, 3).unwrap_or(i64::MIN));
+            written.push(seq);
+        }
+    });
+    counter_log::record_timed(queue, 0, Event::Pick, &waits);
+    written
+}
+
+/// Holds a document before its row is changed, so that it cannot be leased here, and writes its lease.
+fn hold(queue: &Queue, name: Name) -> Option<Late> {
+    match changes::hold(name, true) {
+        Hold::Lease(lease, _) => Some(lease),
+        // Without room for it, nobody can lease it here.
+        Hold::Full => {
+            changes::close(queue.table.to_u32());
+            None
+        }
+        _ => None,
+    }
+}
+
+/// Writes the late leases that a statement has to see in the rows.
+pub fn before(queue: &Queue, scope: Scope, args: &[Arg]) {
+    let table = queue.table.to_u32();
+    let of = |subject: &str| memory::name(table, subject.as_bytes());
+    let leases: Vec<Late> = match scope {
+        Scope::Nothing => return,
+        Scope::Reading => {
+            flush(table);
+            // Its own are not there for the background worker.
+            let names = changes::claimed(table).into_iter();
+            names.filter_map(|name| hold(queue, name)).collect()
+        }
+        Scope::Subject(number) => {
+            let subject = args.get(number - 1).and_then(Arg::text);
+            subject
+                .and_then(|subject| hold(queue, of(&subject)))
+                .into_iter()
+                .collect()
+        }
+        Scope::Subjects(number) => {
+            let subjects = args.get(number - 1).map(Arg::texts).unwrap_or_default();
+            let mut names: Vec<Name> = subjects.iter().map(|subject| of(subject)).collect();
+            names.sort_unstable_by_key(|name| name.subject);
+            names.dedup();
+            names
+                .into_iter()
+                .filter_map(|name| hold(queue, name))
+                .collect()
+        }
+        Scope::Table => {
+            changes::close(table);
+            if !memory::has_leases(table) {
+                return;
+            }
+            let mut names = memory::names(table);
+            names.sort_unstable_by_key(|name| name.subject);
+            names
+                .into_iter()
+                .filter_map(|name| hold(queue, name))
+                .collect()
+        }
+    };
+    write(queue, &WRITE, &leases);
+}
+
+fn table_of(name: &QueueName) -> Option<u32> {
+    let exists = memory::exists();
+    let table = exists.then(|| relation::lookup_data_table(&name.relation("docs")));
+    table.flatten().map(pgrx::pg_sys::Oid::to_u32)
+}
+
+/// Has the rows of a queue say which documents are leased, before they are read.
+pub fn before_reading(name: &QueueName) {
+    let Some(table) = table_of(name) else {
+        return;
+    };
+    match changes::claimed(table).is_empty() {
+        true => flush(table),
+        false => {
+            if let Ok(queue) = Queue::open(name) {
+                before(&queue, Scope::Reading, &[]);
+            }
+        }
+    }
+}
+
+/// Has the rows of a queue say which documents are leased, and allows no late leases until the transaction
+/// ends.
+pub fn before_changing(name: &QueueName) {
+    if table_of(name).is_some()
+        && let Ok(queue) = Queue::open(name)
+    {
+        before(&queue, Scope::Table, &[]);
+    }
+}
+
+/// Has the counters say how many documents are leased.
+pub fn before_counters() {
+    if memory::exists() && memory::has_any() {
+        flush_now();
+    }
+}
+
+/// Has the background worker write all leases of a table that others can see, and waits for that a moment.
+fn flush(table: u32) {
+    if memory::has_leases(table) {
+        flush_now();
+    }
+}
+
+fn flush_now() {
+    let Some(worker) = board().and_then(|board| board.background_worker_of(session::database()))
+    else {
+        return;
+    };
+    if worker.slot.process().is_some_and(|(pid, _)| pid == session::pid()) {
+        return;
+    }
+    let request = worker.request_leases();
+    let until = time::clock() + FLUSH_TIMEOUT_US;
+    while !worker.has_written_leases(request) && time::clock() < until {
+        process::sleep_in_session(Duration::from_micros(FLUSH_POLL_US));
+    }
+}
+
+/// Forgets leases of a table that is gone.
+pub fn forget(leases: &[(Name, Late)]) {
+    for (name, _) in leases {
+        changes::try_hold(*name, false);
+    }
+}
+
+/// Writes leases of a queue that nobody holds and whose rows nobody has locked, for the background worker.
+pub fn write_unlocked(queue: &Queue, leases: &[(Name, Late)]) {
+    let held = leases
+        .iter()
+        .filter_map(|(name, known)| match changes::try_hold(*name, false) {
+            Hold::Lease(lease, _) if lease.number == known.number => Some((*name, lease)),
+            Hold::Lease(..) => {
+                changes::give_back(name);
+                None
+            }
+            _ => None,
+        });
+    let held: Vec<(Name, Late)> = held.collect();
+    write_held(queue, &held);
+}
+
+/// Writes leases that this transaction holds, and gives those back whose rows somebody has locked.
+fn write_held(queue: &Queue, held: &[(Name, Late)]) {
+    let all: Vec<Late> = held.iter().map(|(_, lease)| *lease).collect();
+    let written = write(queue, &WRITE_UNLOCKED, &all);
+    let left: Vec<Late> = all
+        .iter()
+        .filter(|lease| !written.contains(&lease.key.seq))
+        .copied()
+        .collect();
+    if left.is_empty() {
+        return;
+    }
+    // A row that somebody has locked keeps its lease here. One that is gone has none any more.
+    let list = |value: fn(&Late) -> Arg| Arg::array(&left.iter().map(value).collect::<Vec<Arg>>());
+    let args = [
+        list(|lease| Arg::from(lease.version)),
+        list(|lease| Arg::from(lease.priority)),
+        list(|lease| Arg::timestamp(lease.key.next_iteration)),
+        list(|lease| Arg::from(lease.key.attempts)),
+        list(|lease| Arg::from(lease.key.seq)),
+    ];
+    let there: Vec<i64> = spi::connect(|spi| {
+        let rows: Rows = queue.run(spi, &IS_THERE, &args);
+        (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+    });
+    for (name, lease) in held {
+        if there.contains(&lease.key.seq) && !written.contains(&lease.key.seq) {
+            changes::give_back(name);
+        }
+    }
+}
+
+thread_local! {
+    /// What the statements of a queue have to see, by their keys.
+    static SCOPES: RefCell<HashMap<usize, Scope>> = RefCell::default();
+}
+
+/// Returns what a statement has to see, which is found out once.
+pub fn scope(statement: &'static Statement) -> Scope {
+    SCOPES.with(|scopes| {
+        *scopes
+            .borrow_mut()
+            .entry(statement.key())
+            .or_insert_with(|| statement.scope())
+    })
+}
