@@ -17,6 +17,9 @@ enum Kind {
     Claimed(Lease),
     /// The document is held. It had this state before.
     Held(State),
+    /// The document is held, and its row is no longer the one that was leased: somebody has changed it who
+    /// does not know of leases.
+    Void(State),
     /// The document is reserved.
     Reserved,
 }
@@ -120,6 +123,20 @@ pub fn give_back(name: &Name) {
     });
 }
 
+/// Has the lease of a document that this transaction holds end with the transaction, although its row is
+/// not changed.
+pub fn void(name: &Name) {
+    CHANGES.with(|changes| {
+        let list = &mut changes.borrow_mut().list;
+        let held = list.iter_mut().rev().find(|change| change.name == *name);
+        if let Some(change) = held
+            && let Kind::Held(state) = change.kind
+        {
+            change.kind = Kind::Void(state);
+        }
+    });
+}
+
 /// Returns the documents of a table that this transaction has leased and does not hold.
 pub fn claimed(table: u32) -> Vec<Name> {
     CHANGES.with(|changes| {
@@ -155,7 +172,7 @@ fn undo(change: &Change, owner: u64) {
             let table = Oid::from(name.table);
             floors::note_pick_entry(table, lease.version, lease.priority, lease.key);
         }
-        Kind::Held(state) => memory::give_back(name, owner, *state),
+        Kind::Held(state) | Kind::Void(state) => memory::give_back(name, owner, *state),
         Kind::Reserved => memory::remove(name, owner, false),
     }
 }
@@ -197,6 +214,11 @@ pub fn transaction_ended(end: End) {
                 match change.kind {
                     Kind::Claimed(_) => memory::keep(&change.name, owner),
                     Kind::Held(_) => memory::remove(&change.name, owner, true),
+                    Kind::Void(_) => {
+                        memory::remove(&change.name, owner, true);
+                        // Another document may have this subject now, which walks have passed over.
+                        floors::forget(Oid::from(change.name.table));
+                    }
                     Kind::Reserved => memory::remove(&change.name, owner, false),
                 }
             }

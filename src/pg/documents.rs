@@ -307,8 +307,12 @@ impl Documents {
 
     /// Reads the document at a place. Returns None when the snapshot shows none.
     pub fn fetch(&mut self, block: u32, offset: u16) -> Option<Row> {
-        // SAFETY: As in `begin` and `next`.
+        // SAFETY: As in `begin` and `next`. The table is locked, so it does not become shorter meanwhile.
         unsafe {
+            let main = pg_sys::ForkNumber::MAIN_FORKNUM;
+            if block >= pg_sys::RelationGetNumberOfBlocksInFork(self.table, main) {
+                return None;
+            }
             if !self.has_snapshot {
                 pg_sys::CommandCounterIncrement();
                 pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());

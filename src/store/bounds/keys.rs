@@ -41,10 +41,10 @@ use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::trigger::TriggerDocument;
 use crate::pg::value::Arg;
 use crate::pg::{scan, transaction};
-use crate::store::queues::statement::Scope;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::plans::refuse_unseen;
 use crate::store::queues::queue::DELETE_KEYS;
+use crate::store::queues::statement::Scope;
 use crate::store::queues::statement::{Statement, render};
 
 // Index of this statement and the nine that follow: the primary key of the keys. Adds a key with this

@@ -33,6 +33,18 @@ pub fn record_timed(queue: &Queue, version: i32, event: Event, times: &Tally) {
     append_row(queue, version, times.n_untimed(), event, None);
 }
 
+/// Records picks whose leases are written later, or not at all. They were announced when the documents were
+/// leased.
+pub fn record_late_picks(queue: &Queue, waits: &Tally) {
+    let rest = (waits.n_untimed(), None);
+    let timed = waits.entries().map(|(bucket, n)| (n, Some(bucket)));
+    for (n, bucket) in timed.chain([rest]) {
+        if n > 0 && !collect(queue, 0, n, Event::Pick, bucket) {
+            write_row(queue.id, 0, n, Event::Pick, bucket);
+        }
+    }
+}
+
 /// Records an event that happened to one document. `bucket`: that of its wait or run.
 pub fn record_one(queue: &Queue, version: i32, event: Event, bucket: Option<i16>) {
     append_row(queue, version, 1, event, bucket);

@@ -12,7 +12,6 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::domain::timing::Tally;
@@ -319,8 +318,11 @@ pub fn find(queue: &Queue, documents: &mut Documents, subject: &str) -> Found {
             fill_in(&mut row, &lease);
             Found::Late(row, lease)
         }
-        // Somebody has changed it with SQL of their own. The lease is lost with the end of the transaction.
-        None => Found::Row,
+        // Somebody has changed it with SQL of their own. The lease is lost.
+        None => {
+            changes::void(&name);
+            Found::Row
+        }
     }
 }
 
@@ -341,8 +343,12 @@ pub fn give_back(queue: &Queue, subject: &str) {
 
 /// Counts the pick of a document that is settled before its lease was written.
 pub fn count_pick(queue: &Queue, lease: &Late) {
-    let bucket = counter_log::wait_bucket(lease.picked_at, Some(lease.key.next_iteration));
-    counter_log::record_one(queue, 0, Event::Pick, bucket);
+    let mut waits = Tally::new();
+    waits.add(counter_log::wait_bucket(
+        lease.picked_at,
+        Some(lease.key.next_iteration),
+    ));
+    counter_log::record_late_picks(queue, &waits);
 }
 
 /// Writes leases that this transaction holds. Returns the `seq` of the documents that were there.
@@ -378,14 +384,14 @@ fn write(queue: &Queue, statement: &'static Statement, leases: &[Late]) -> Vec<i
             written.push(seq);
         }
     });
-    counter_log::record_timed(queue, 0, Event::Pick, &waits);
+    counter_log::record_late_picks(queue, &waits);
     written
 }
 
 /// Holds a document before its row is changed, so that it cannot be leased here, and writes its lease.
-fn hold(queue: &Queue, name: Name) -> Option<Late> {
+fn hold(queue: &Queue, name: Name) -> Option<(Name, Late)> {
     match changes::hold(name, true) {
-        Hold::Lease(lease, _) => Some(lease),
+        Hold::Lease(lease, _) => Some((name, lease)),
         // Without room for it, nobody can lease it here.
         Hold::Full => {
             changes::close(queue.table.to_u32());
@@ -399,7 +405,7 @@ fn hold(queue: &Queue, name: Name) -> Option<Late> {
 pub fn before(queue: &Queue, scope: Scope, args: &[Arg]) {
     let table = queue.table.to_u32();
     let of = |subject: &str| memory::name(table, subject.as_bytes());
-    let leases: Vec<Late> = match scope {
+    let held: Vec<(Name, Late)> = match scope {
         Scope::Nothing => return,
         Scope::Reading => {
             flush(table);
@@ -437,7 +443,14 @@ pub fn before(queue: &Queue, scope: Scope, args: &[Arg]) {
                 .collect()
         }
     };
-    write(queue, &WRITE, &leases);
+    let leases: Vec<Late> = held.iter().map(|(_, lease)| *lease).collect();
+    let written = write(queue, &WRITE, &leases);
+    for (name, _) in held
+        .iter()
+        .filter(|(_, lease)| !written.contains(&lease.key.seq))
+    {
+        changes::void(name);
+    }
 }
 
 fn table_of(name: &QueueName) -> Option<u32> {
@@ -490,7 +503,11 @@ fn flush_now() {
     else {
         return;
     };
-    if worker.slot.process().is_some_and(|(pid, _)| pid == session::pid()) {
+    if worker
+        .slot
+        .process()
+        .is_some_and(|(pid, _)| pid == session::pid())
+    {
         return;
     }
     let request = worker.request_leases();
@@ -503,7 +520,9 @@ fn flush_now() {
 /// Forgets leases of a table that is gone.
 pub fn forget(leases: &[(Name, Late)]) {
     for (name, _) in leases {
-        changes::try_hold(*name, false);
+        if let Hold::Lease(..) = changes::try_hold(*name, false) {
+            changes::void(name);
+        }
     }
 }
 
@@ -548,9 +567,13 @@ fn write_held(queue: &Queue, held: &[(Name, Late)]) {
         let rows: Rows = queue.run(spi, &IS_THERE, &args);
         (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
     });
-    for (name, lease) in held {
-        if there.contains(&lease.key.seq) && !written.contains(&lease.key.seq) {
-            changes::give_back(name);
+    for (name, lease) in held
+        .iter()
+        .filter(|(_, lease)| !written.contains(&lease.key.seq))
+    {
+        match there.contains(&lease.key.seq) {
+            true => changes::give_back(name),
+            false => changes::void(name),
         }
     }
 }

@@ -15,6 +15,7 @@ use pgrx::pg_sys::{Oid, TransactionId};
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
+use crate::late;
 use crate::pg::documents::Documents;
 use crate::pg::documents_check::{Access, Indexes};
 use crate::pg::invalidation::{self, Invalidated, Reader};
@@ -35,15 +36,14 @@ use crate::settings;
 use crate::signals::announce;
 use crate::signals::board::board;
 use crate::signals::foreign_writes::Own;
-use crate::late;
 use crate::store::documents::late_leases;
-use crate::store::queues::statement::Scope;
 use crate::store::queues::plans::PlanSet;
 use crate::store::queues::policy::Policy;
 use crate::store::queues::queue_catalog::{self, QueueInfo};
 use crate::store::queues::queue_places;
 use crate::store::queues::queue_shape::{self, Shape};
 use crate::store::queues::rights::{self, Right};
+use crate::store::queues::statement::Scope;
 use crate::store::queues::statement::{Statement, render};
 
 /// A queue that exists. Its docs table is locked against dropping until the end of the

@@ -16,6 +16,7 @@ use crate::settings;
 use crate::store::bounds::cap;
 use crate::store::bounds::keys_setup;
 use crate::store::bounds::rate;
+use crate::store::documents::late_leases;
 use crate::store::queues::policy::KeyOrder;
 use crate::store::queues::queue::{self, lock_against_drop};
 use crate::store::queues::queue_places;
@@ -198,6 +199,8 @@ const COUNTED: [&str; 5] = [
 /// exclude each other; with `Error::KeepsSnapshot` when a limit or
 /// the order is changed in a transaction that keeps one snapshot; with `Error::AlteredTable`.
 pub fn configure(name: &QueueName, changes: &Changes) -> Result<()> {
+    // A limit begins with the leases that there are.
+    late_leases::before_changing(name);
     if changes.any(&COUNTED) && session::keeps_snapshot() {
         return Err(Error::KeepsSnapshot("fetchq.queue_configure"));
     }

@@ -16,7 +16,6 @@ use crate::pg::{planner, subtransaction, time};
 use crate::ready::key::PickKey;
 use crate::settings::Binding;
 use crate::signals::wakeups;
-use crate::store::queues::statement::Scope;
 use crate::store::bounds::keys::as_maintenance;
 use crate::store::counters::counter_log;
 use crate::store::counters::counter_segments;
@@ -32,6 +31,7 @@ use crate::store::queues::open_queue::Queue;
 use crate::store::queues::plans;
 use crate::store::queues::queue;
 use crate::store::queues::rights::{self, Right};
+use crate::store::queues::statement::Scope;
 use crate::store::queues::statement::{self, Statement, render};
 use crate::store::upkeep::maintenance::put_queued;
 

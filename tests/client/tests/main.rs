@@ -25,6 +25,7 @@ mod examples;
 mod floor_check;
 mod floor_race;
 mod flow;
+mod late_leases;
 mod lease_crash;
 mod lease_numbers;
 mod left_out;

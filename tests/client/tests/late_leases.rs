@@ -1,0 +1,306 @@
+//! Leases that are in shared memory until they have lasted for a while.
+
+use fetchq_client_tests::{Cluster, Server, Session, counters_are_exact, wait_until, with_worker};
+
+/// A cluster with a background worker and a queue `q`, whose leases are written after a time that no test
+/// reaches unless it sets another one.
+async fn cluster(name: &str, settings: &str) -> (Cluster, Server) {
+    let cluster = with_worker(
+        name,
+        &format!(
+            "fetchq.late_lease_slots = 4096\nfetchq.lease_write_delay = 60s\n\
+             log_min_messages = fatal\n{settings}"
+        ),
+    );
+    let server = cluster.server();
+    let session = server.connect("postgres").await;
+    session
+        .sql("create extension fetchq; select fetchq.queue_create('q')")
+        .await;
+    wait_until("the background worker serves the database", async || {
+        session.sql("select fetchq.doc_put('q', 'first')").await;
+        session.sql(LEASE).await;
+        let is_late = session.text(RAW).await == "1";
+        session
+            .sql("select fetchq.doc_drop('q', 'first', lease => lease) from fetchq.leases('q')")
+            .await;
+        is_late
+    })
+    .await;
+    (cluster, server)
+}
+
+fn is_preloaded() -> bool {
+    std::env::var("FETCHQ_NO_PRELOAD").as_deref() != Ok("1")
+}
+
+/// What plain SQL sees.
+const RAW: &str = "select string_agg(status::text, ',' order by subject) from fetchq_data.q__docs";
+const LEASE: &str = "select subject, lease from fetchq.doc_lease('q', 1, '1 hour')";
+
+/// Leases a document, and returns its subject and its number.
+async fn lease(session: &Session) -> Option<(String, String)> {
+    let row = session.rows(LEASE).await.pop()?;
+    let (subject, lease) = row.split_once('|').expect("two columns");
+    Some((subject.to_owned(), lease.to_owned()))
+}
+
+fn complete((subject, lease): &(String, String)) -> String {
+    format!("select fetchq.doc_complete('q', '{subject}', lease => {lease})")
+}
+
+#[tokio::test]
+async fn a_short_job_is_written_once_and_everybody_sees_its_lease() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_short", "").await;
+    let mut session = server.connect("postgres").await;
+    let other = server.connect("postgres").await;
+    session
+        .sql("select fetchq.doc_put('q', s) from unnest('{a,b,c}'::text[]) s")
+        .await;
+    let a = lease(&session).await.expect("a document");
+    assert_eq!(a.0, "a");
+    assert_eq!(session.text(RAW).await, "1,1,1");
+    let b = lease(&other).await.expect("another one");
+    assert_eq!(b.0, "b");
+    assert_eq!(session.text(&complete(&a)).await, "1");
+    assert_eq!(session.state(&complete(&a)).await, "55000");
+    let wrong = ("b".to_owned(), a.1.clone());
+    assert_eq!(session.state(&complete(&wrong)).await, "55000");
+    assert_eq!(session.text(RAW).await, "3,1,1");
+    // A report has the leases written.
+    let status = "select status from fetchq.doc_get('q', 'b')";
+    assert_eq!(session.text(status).await, "active");
+    assert_eq!(session.text(RAW).await, "3,2,1");
+    assert_eq!(session.text(&complete(&b)).await, "1");
+    let c = lease(&session).await.expect("the last one");
+    assert_eq!(lease(&other).await, None);
+    assert_eq!(
+        session
+            .text("select count(*) from fetchq.leases('q')")
+            .await,
+        "1"
+    );
+    let act = "select current_value from fetchq.metric_get('q') where metric = 'act'";
+    assert_eq!(session.text(act).await, "1");
+    assert_eq!(other.text(&complete(&c)).await, "1");
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
+
+#[tokio::test]
+async fn rollbacks_give_back_what_was_leased_and_keep_what_was_settled() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_rollback", "").await;
+    let mut session = server.connect("postgres").await;
+    let other = server.connect("postgres").await;
+    session
+        .sql("select fetchq.doc_put('q', s) from unnest('{a,b}'::text[]) s")
+        .await;
+    session.sql("begin").await;
+    assert_eq!(lease(&session).await.expect("a").0, "a");
+    assert_eq!(lease(&other).await.expect("b").0, "b");
+    assert_eq!(lease(&other).await, None);
+    session.sql("rollback").await;
+    let a = lease(&other).await.expect("a is free again");
+    // A settlement that is rolled back, as a whole and to a savepoint.
+    for (begin, end) in [
+        ("begin", "rollback"),
+        ("begin; savepoint s", "rollback to s; commit"),
+    ] {
+        session.sql(begin).await;
+        assert_eq!(session.text(&complete(&a)).await, "1");
+        session.sql(end).await;
+        assert_eq!(session.text(RAW).await, "1,1");
+        assert_eq!(lease(&session).await, None);
+    }
+    assert_eq!(session.text(&complete(&a)).await, "1");
+    // A lease within a savepoint that is rolled back, while another one is kept.
+    session
+        .sql("select fetchq.doc_put('q', s) from unnest('{c,d}'::text[]) s")
+        .await;
+    session.sql("begin").await;
+    let c = lease(&session).await.expect("c");
+    session.sql("savepoint s").await;
+    assert_eq!(lease(&session).await.expect("d").0, "d");
+    session.sql("rollback to s").await;
+    assert_eq!(lease(&other).await.expect("d").0, "d");
+    // Settled and leased again in one transaction.
+    let back = format!("select fetchq.doc_snooze('q', 'c', lease => {})", c.1);
+    assert_eq!(session.text(&back).await, "1");
+    let again = lease(&session).await.expect("c again");
+    assert_eq!(again.0, "c");
+    session.sql("commit").await;
+    assert_eq!(lease(&other).await, None);
+    assert_eq!(other.text(&complete(&again)).await, "1");
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
+
+#[tokio::test]
+async fn whatever_changes_a_leased_document_sees_its_lease() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_verbs", "").await;
+    let mut session = server.connect("postgres").await;
+    let other = server.connect("postgres").await;
+    for (verb, found) in [
+        ("select fetchq.doc_cancel('q', 'x')", "-1"),
+        ("select fetchq.doc_put('q', 'x', '{\"n\": 2}')", "2"),
+        ("select fetchq.docs_extend('q', array['x'], '2 hours')", "2"),
+        (
+            "select fetchq.docs_cancel('q', '{\"status\": \"active\"}')",
+            "-1",
+        ),
+        ("select fetchq.worker_release('w')", "1"),
+    ] {
+        session.sql("set fetchq.worker = 'w'").await;
+        session.sql("select fetchq.doc_put('q', 'x')").await;
+        let x = lease(&session).await.expect("x");
+        assert_eq!(session.text(RAW).await, "1", "{verb}");
+        let outcome = other.state(verb).await;
+        assert!(
+            ["00000", "42883", ""].contains(&outcome.as_str()),
+            "{verb}: {outcome}"
+        );
+        assert_eq!(other.text(RAW).await, found, "{verb}");
+        match found {
+            "2" => assert_eq!(session.text(&complete(&x)).await, "1", "{verb}"),
+            _ => assert_eq!(session.state(&complete(&x)).await, "55000", "{verb}"),
+        }
+        session.sql("select fetchq.queue_truncate('q', true)").await;
+    }
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
+
+#[tokio::test]
+async fn leases_are_written_after_the_delay_and_by_a_clean_shutdown() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_tick", "").await;
+    let mut session = server.connect("postgres").await;
+    session
+        .sql("select fetchq.doc_put('q', s) from unnest('{a,b}'::text[]) s; set fetchq.lease_write_delay = 200")
+        .await;
+    let a = lease(&session).await.expect("a");
+    wait_until("the lease is in its row", async || {
+        session.text(RAW).await == "2,1"
+    })
+    .await;
+    session.sql("reset fetchq.lease_write_delay").await;
+    let b = lease(&session).await.expect("b");
+    assert_eq!(session.text(RAW).await, "2,1");
+    drop(session);
+    cluster.stop("fast");
+    cluster.start();
+    session = server.connect_when_up("postgres").await;
+    assert_eq!(session.text(RAW).await, "2,2");
+    for doc in [a, b] {
+        assert_eq!(session.text(&complete(&doc)).await, "1");
+    }
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
+
+#[tokio::test]
+async fn a_crash_loses_late_leases_and_their_numbers_settle_nothing() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_crash", "synchronous_commit = on").await;
+    let mut session = server.connect("postgres").await;
+    session
+        .sql("select fetchq.doc_put('q', s) from unnest('{a,b}'::text[]) s")
+        .await;
+    let a = lease(&session).await.expect("a");
+    let b = lease(&session).await.expect("b");
+    assert_eq!(session.text(&complete(&b)).await, "1");
+    drop(session);
+    cluster.stop("immediate");
+    cluster.start();
+    session = server.connect_when_up("postgres").await;
+    assert_eq!(session.text(RAW).await, "1,3");
+    assert_eq!(session.state(&complete(&a)).await, "55000");
+    let again = lease(&session).await.expect("a again");
+    // Soon after a crash, leases are written at once.
+    assert_eq!(session.text(RAW).await, "2,3");
+    assert_eq!(session.state(&complete(&a)).await, "55000");
+    assert_eq!(session.text(&complete(&again)).await, "1");
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
+
+#[tokio::test]
+async fn documents_that_others_have_changed_are_not_settled_by_mistake() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_foreign", "").await;
+    let mut session = server.connect("postgres").await;
+    let other = server.connect("postgres").await;
+    // Dropped with SQL, and put again under the same subject.
+    session.sql("select fetchq.doc_put('q', 'x')").await;
+    let x = lease(&session).await.expect("x");
+    other
+        .sql("delete from fetchq_data.q__docs; select fetchq.doc_put('q', 'x')")
+        .await;
+    assert_eq!(session.state(&complete(&x)).await, "55000");
+    let again = lease(&other).await.expect("the new one is leased");
+    assert_eq!(session.state(&complete(&x)).await, "55000");
+    assert_eq!(other.text(&complete(&again)).await, "1");
+    // Numbers that begin again.
+    session
+        .sql("select fetchq.queue_truncate('q', true); select fetchq.doc_put('q', 'x')")
+        .await;
+    let x = lease(&session).await.expect("x");
+    other
+        .sql("truncate fetchq_data.q__docs restart identity; select fetchq.doc_put('q', 'x')")
+        .await;
+    assert_eq!(session.state(&complete(&x)).await, "55000");
+    let again = lease(&other).await.expect("the new one is leased");
+    assert_eq!(other.text(&complete(&again)).await, "1");
+    // A table that is written anew.
+    session.sql("select fetchq.queue_truncate('q', true)").await;
+    session
+        .sql("select fetchq.doc_put('q', 's' || n) from generate_series(1, 50) n; delete from fetchq_data.q__docs where subject < 's3'")
+        .await;
+    let x = lease(&session).await.expect("a document");
+    other.sql("vacuum full fetchq_data.q__docs").await;
+    assert_eq!(session.text(&complete(&x)).await, "1");
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
+
+#[tokio::test]
+async fn leases_are_written_at_once_where_there_is_no_room() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_full", "fetchq.late_lease_slots = 64").await;
+    let mut session = server.connect("postgres").await;
+    session
+        .sql("select fetchq.doc_append('q', '{}') from generate_series(1, 200)")
+        .await;
+    session
+        .sql("create table held as select * from fetchq.doc_lease('q', 150, '1 hour')")
+        .await;
+    let states = "select string_agg(n::text, ',' order by status) from
+        (select status, count(*) n from fetchq_data.q__docs group by status) s";
+    assert_eq!(session.text(states).await, "114,86");
+    assert_eq!(
+        session.text("select count(distinct subject) from (select subject from held union all select subject from fetchq.doc_lease('q', 150, '1 hour')) d").await,
+        "200"
+    );
+    session
+        .sql("select fetchq.doc_complete('q', subject, lease => lease) from held")
+        .await;
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
