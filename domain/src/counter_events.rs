@@ -5,7 +5,7 @@
 //! here when this is compiled. What else is known of an event follows from it.
 
 use crate::status::Status;
-use crate::timing::Timing;
+use crate::timing::{LAST_BUCKET, Timing};
 
 /// The metrics that events change. The first ones count the documents of a status, in the order of
 /// `Status::ALL`. `v` stands for the metric of a version.
@@ -46,10 +46,22 @@ pub struct Effects {
 impl Effects {
     /// What the event with this number adds. Nothing, where there is no such event.
     pub fn of(code: i16) -> Self {
+        if code > LATE {
+            return Self::of(Event::Pick.code()).and(Self::of(code - LATE));
+        }
         let known = usize::try_from(code)
             .ok()
             .and_then(|code| EFFECTS.get(code));
         known.copied().unwrap_or_default()
+    }
+
+    /// What two events add.
+    fn and(self, other: Self) -> Self {
+        let (plus, minus) = (self.plus | other.plus, self.minus | other.minus);
+        Self {
+            plus: plus & !minus,
+            minus: minus & !plus,
+        }
     }
 
     /// The places of the metrics, each with 1 or -1.
@@ -113,6 +125,34 @@ const fn effects(sql: &[u8]) -> [Effects; 40] {
     }
     all
 }
+
+/// What is added to the number of an event that ends a lease, for a document whose pick was not counted
+/// before: the row counts the pick, too. Its bucket is that of [`late_bucket`].
+pub const LATE: i16 = 64;
+
+/// As a run in [`late_bucket`]: it is not known.
+const NO_RUN: i16 = LAST_BUCKET + 1;
+
+/// The bucket of a row that counts a pick as well: that of the wait, and that of the run if it is known.
+pub fn late_bucket(wait: i16, run: Option<i16>) -> i16 {
+    wait * (NO_RUN + 1) + run.unwrap_or(NO_RUN)
+}
+
+/// What the bucket of a row with the event of this number counts: a wait and a run.
+pub fn times(code: i16, bucket: i16) -> [Option<i16>; 2] {
+    if code > LATE {
+        let run = bucket % (NO_RUN + 1);
+        return [Some(bucket / (NO_RUN + 1)), (run != NO_RUN).then_some(run)];
+    }
+    match Effects::of(code).timing() {
+        Some(Timing::Wait) => [Some(bucket), None],
+        Some(Timing::Run) => [None, Some(bucket)],
+        None => [None, None],
+    }
+}
+
+/// What divides the bucket of a row that counts a pick as well, and a run that is not known.
+pub const LATE_BUCKETS: [i16; 2] = [NO_RUN + 1, NO_RUN];
 
 /// A counter event. Its number is stored in `fetchq.counter_log`, so it must never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -45,3 +45,16 @@ from (values
     (39,          'expire pending',     '+exp +kll -pnd')
 ) as e (event, name, deltas)
 cross join lateral pg_catalog.regexp_split_to_table(e.deltas, ' ') as d (delta);
+
+-- A document that is settled before its lease was written: its pick is counted in the same row. The number
+-- is greater by `LATE`.
+insert into fetchq.counter_events (event, name, metric, sign)
+select e.event + 64, 'pick, ' || e.name, d.metric, pg_catalog.sum(d.sign)
+from (select distinct a.event, a.name from fetchq.counter_events a where a.metric = 'act' and a.sign = -1) e
+cross join lateral (
+    select p.metric, p.sign from fetchq.counter_events p where p.name = 'pick'
+    union all
+    select s.metric, s.sign from fetchq.counter_events s where s.event = e.event
+) d
+group by e.event, e.name, d.metric
+having pg_catalog.sum(d.sign) <> 0;

@@ -4,7 +4,7 @@ use crate::pg::lasting::{Lasting, lasting};
 
 use pgrx::pg_sys::Oid;
 
-use crate::domain::counter_events::Event;
+use crate::domain::counter_events::{self, Event, LATE};
 use crate::domain::timing::{self, Tally};
 use crate::error::Result;
 use crate::pg::relation::{self, LockMode};
@@ -39,8 +39,8 @@ pub fn record_late_picks(queue: &Queue, waits: &Tally) {
     let rest = (waits.n_untimed(), None);
     let timed = waits.entries().map(|(bucket, n)| (n, Some(bucket)));
     for (n, bucket) in timed.chain([rest]) {
-        if n > 0 && !collect(queue, 0, n, Event::Pick, bucket) {
-            write_row(queue.id, 0, n, Event::Pick, bucket);
+        if n > 0 && !collect(queue, 0, n, Event::Pick.code(), bucket) {
+            write_row(queue.id, 0, n, Event::Pick.code(), bucket);
         }
     }
 }
@@ -48,6 +48,13 @@ pub fn record_late_picks(queue: &Queue, waits: &Tally) {
 /// Records an event that happened to one document. `bucket`: that of its wait or run.
 pub fn record_one(queue: &Queue, version: i32, event: Event, bucket: Option<i16>) {
     append_row(queue, version, 1, event, bucket);
+}
+
+/// Records an event of one document that ends a late lease, whose pick is counted with it. `wait` and `run`:
+/// the buckets.
+pub fn record_late(queue: &Queue, version: i32, event: Event, wait: i16, run: Option<i16>) {
+    let bucket = Some(counter_events::late_bucket(wait, run));
+    append(queue, version, 1, event, event.code() + LATE, bucket);
 }
 
 /// The bucket of the wait of a document that is picked at `now`. Times are in microseconds since
@@ -66,8 +73,8 @@ pub fn run_bucket(now: i64, picked_at: Option<i64>) -> Option<i16> {
 struct Collected {
     /// The subtransaction that collects. What another one records may be rolled back alone.
     subtransaction: u32,
-    /// By queue, version and event.
-    tallies: Vec<((i32, i32, Event), Tally)>,
+    /// By queue, version and number of the event.
+    tallies: Vec<((i32, i32, i16), Tally)>,
 }
 
 thread_local! {
@@ -96,17 +103,17 @@ pub fn together<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
     let result = work()?;
     let collected = COLLECTED.with(|collected| collected.take());
     drop(restore);
-    for ((queue, version, event), tally) in collected.into_iter().flat_map(|c| c.tallies) {
+    for ((queue, version, code), tally) in collected.into_iter().flat_map(|c| c.tallies) {
         for (bucket, n) in tally.entries() {
-            write_row(queue, version, n, event, Some(bucket));
+            write_row(queue, version, n, code, Some(bucket));
         }
-        write_row(queue, version, tally.n_untimed(), event, None);
+        write_row(queue, version, tally.n_untimed(), code, None);
     }
     Ok(result)
 }
 
 /// Adds an event to those that are collected. Returns false if it has to be written.
-fn collect(queue: &Queue, version: i32, n: i32, event: Event, bucket: Option<i16>) -> bool {
+fn collect(queue: &Queue, version: i32, n: i32, code: i16, bucket: Option<i16>) -> bool {
     COLLECTED.with(|collected| {
         let collected = &mut *collected.borrow_mut();
         let Some(collected) = collected else {
@@ -115,7 +122,7 @@ fn collect(queue: &Queue, version: i32, n: i32, event: Event, bucket: Option<i16
         if collected.subtransaction != transaction::subtransaction() {
             return false;
         }
-        let key = (queue.id, version, event);
+        let key = (queue.id, version, code);
         let known = collected.tallies.iter_mut().find(|(of, _)| *of == key);
         match known {
             Some((_, tally)) => tally.add_all(bucket, n),
@@ -130,6 +137,11 @@ fn collect(queue: &Queue, version: i32, n: i32, event: Event, bucket: Option<i16
 }
 
 fn append_row(queue: &Queue, version: i32, n: i32, event: Event, bucket: Option<i16>) {
+    append(queue, version, n, event, event.code(), bucket);
+}
+
+/// `code`: the number of the row.
+fn append(queue: &Queue, version: i32, n: i32, event: Event, code: i16, bucket: Option<i16>) {
     if n > 0 {
         if let Some(status) = event.enters() {
             queue.announce(status);
@@ -140,19 +152,19 @@ fn append_row(queue: &Queue, version: i32, n: i32, event: Event, bucket: Option<
         if event.takes_lease() {
             wakeups::leases_taken(queue.table.to_u32(), n.unsigned_abs());
         }
-        if !collect(queue, version, n, event, bucket) {
-            write_row(queue.id, version, n, event, bucket);
+        if !collect(queue, version, n, code, bucket) {
+            write_row(queue.id, version, n, code, bucket);
         }
     }
 }
 
-fn write_row(queue: i32, version: i32, n: i32, event: Event, bucket: Option<i16>) {
+fn write_row(queue: i32, version: i32, n: i32, code: i16, bucket: Option<i16>) {
     if n > 0 {
         let values = [
             Arg::from(queue),
             Arg::from((version != 0).then_some(version)),
             Arg::from((n != 1).then_some(n)),
-            Arg::from(event.code()),
+            Arg::from(code),
             Arg::from(bucket),
         ];
         append::row(lock_segment(), &values);

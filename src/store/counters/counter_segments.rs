@@ -285,9 +285,14 @@ const PACK: &str = "with
             set value = m.value {+} excluded.value, updated_at = excluded.updated_at
     ),
     timed as (
-        select queue_id, case when event {=} any ($4) then 'wait' else 'run' end as kind,
-            bucket::int, pg_catalog.sum(n)::bigint as n
-        from events where bucket is not null
+        select t.queue_id, t.kind, t.bucket::int, pg_catalog.sum(t.n)::bigint as n
+        from events e
+        cross join lateral (values
+            (e.queue_id, 'wait', case when e.event {>} $8 then e.bucket {/} $9
+                when e.event {=} any ($4) then e.bucket end, e.n),
+            (e.queue_id, 'run', case when e.event {>} $8 then nullif(e.bucket {%} $9, $10)
+                when not e.event {=} any ($4) then e.bucket end, e.n)) t (queue_id, kind, bucket, n)
+        where t.bucket is not null
         group by 1, 2, 3
     ),
     merged as (
@@ -348,6 +353,7 @@ fn add_to_metrics(spi: &Spi, events: &str, segment: &str, locked: Locked) -> i64
     let sql = render(&PACK.replace("{events}", events), segment);
     let minute = minute(time::clock());
     let slot = minute.div_euclid(SLOT_US).rem_euclid(SLOTS) + 1;
+    let [divisor, no_run] = counter_events::LATE_BUCKETS;
     let args = [
         Arg::from(locked.queues),
         Arg::from(slot as i32),
@@ -356,6 +362,9 @@ fn add_to_metrics(spi: &Spi, events: &str, segment: &str, locked: Locked) -> i64
         Arg::from(locked.events),
         Arg::from(locked.versions),
         Arg::from(locked.are_other),
+        Arg::from(counter_events::LATE),
+        Arg::from(divisor),
+        Arg::from(no_run),
     ];
     spi.once(&sql, &args).get(0, 1).unwrap_or(0)
 }

@@ -8,7 +8,7 @@ use std::hash::Hash;
 
 use pgrx::pg_sys::Oid;
 
-use crate::domain::counter_events::{Effects, METRICS};
+use crate::domain::counter_events::{self, Effects, METRICS};
 use crate::domain::names::QueueName;
 use crate::domain::timing::{Histogram, Timing};
 use crate::pg::relation::{self, LockMode};
@@ -244,7 +244,12 @@ impl Reading {
                 }
             }
             if let (Some(bucket), Some(_)) = (events.bucket, period) {
-                all[*at].add_times(effects.timing(), bucket, events.n);
+                let times = counter_events::times(events.code, bucket as i16);
+                for (timing, bucket) in [Timing::Wait, Timing::Run].into_iter().zip(times) {
+                    if let Some(bucket) = bucket {
+                        all[*at].add_times(Some(timing), bucket.into(), events.n);
+                    }
+                }
             }
         });
         Some(all)

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
-use crate::domain::timing::Tally;
+use crate::domain::timing::{self, Tally};
 use crate::late::changes;
 use crate::late::memory;
 use crate::late::table::{Claim, Hold, Lease as Late, Name};
@@ -341,14 +341,9 @@ pub fn give_back(queue: &Queue, subject: &str) {
     changes::give_back(&memory::name(queue.table.to_u32(), subject.as_bytes()));
 }
 
-/// Counts the pick of a document that is settled before its lease was written.
-pub fn count_pick(queue: &Queue, lease: &Late) {
-    let mut waits = Tally::new();
-    waits.add(counter_log::wait_bucket(
-        lease.picked_at,
-        Some(lease.key.next_iteration),
-    ));
-    counter_log::record_late_picks(queue, &waits);
+/// The bucket of the wait of a document that is settled before its lease was written.
+pub fn wait(lease: &Late) -> i16 {
+    timing::bucket(lease.picked_at.saturating_sub(lease.key.next_iteration))
 }
 
 /// Writes leases that this transaction holds. Returns the `seq` of the documents that were there.

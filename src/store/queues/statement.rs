@@ -205,3 +205,28 @@ pub fn render(sql: &str, name: &QueueName) -> String {
         .replace("{history}", &name.qualified("history"))
         .replace("{q}", name.as_str())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_sees_the_leases_that_it_may_change() {
+        for (sql, scope) in [
+            ("select 1 from fetchq.queues", Scope::Nothing),
+            ("select d.status from only {docs} d where d.subject {=} $1", Scope::Reading),
+            ("select d.status from only {docs} d where d.subject {=} $1 for update", Scope::Subject(1)),
+            ("update only {docs} d set payload = $1 where d.subject {=} $12", Scope::Subject(12)),
+            ("delete from only {docs} d where d.subject {=} any ($2)", Scope::Subjects(2)),
+            (
+                "update only {docs} d set payload = i.payload from rows from (pg_catalog.unnest($3)) as i (subject)
+                 where d.subject {=} i.subject",
+                Scope::Subjects(3),
+            ),
+            ("update only {docs} d set priority = $1", Scope::Table),
+            ("insert into {docs} (subject) values ($1) on conflict do nothing", Scope::Nothing),
+        ] {
+            assert_eq!(Scope::of(sql), scope, "{sql}");
+        }
+    }
+}

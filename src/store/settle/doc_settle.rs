@@ -8,6 +8,7 @@ use std::slice;
 use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
+use crate::domain::timing::Tally;
 use crate::error::Result;
 use crate::pg::documents::{Change, Column, Row};
 use crate::pg::documents_check::Access;
@@ -180,6 +181,8 @@ pub(in crate::store) struct Settled {
     attempt: Option<i32>,
     /// It may have had all its attempts.
     is_last: bool,
+    /// The bucket of its wait, if its pick is counted only now.
+    late_wait: Option<i16>,
     /// None: it has left the table.
     stays: Option<Stays>,
     /// What was put on it while it was leased, as JSON text.
@@ -269,9 +272,6 @@ impl Run<'_> {
                 // The statement goes on from here, because the order of the locks must be kept.
                 return;
             }
-            if let Some(late) = &late {
-                late_leases::count_pick(self.queue, late);
-            }
             let (attempts, seq) = (row.int4(Column::Attempts), row.int8(Column::Seq));
             self.settled[*at] = Some(Settled {
                 event: decision.event(self.effect.leaves),
@@ -279,6 +279,7 @@ impl Run<'_> {
                 picked_at: seen.picked_at,
                 attempt: Some(seen.attempts),
                 is_last: seen.is_last(self.queue),
+                late_wait: late.as_ref().map(late_leases::wait),
                 stays: decision.stays(row.int4(Column::Priority), attempts, seq),
                 queued: seen.queued,
             });
@@ -372,6 +373,7 @@ impl Run<'_> {
                     // The row has lost its attempts.
                     (None, Some(_)) => true,
                 },
+                late_wait: None,
                 stays: decision.stays(priority.unwrap_or(0), attempts, seq),
                 queued: queued_of(&rows, row, 7),
             });
@@ -398,6 +400,7 @@ impl Run<'_> {
                 picked_at: seen.picked_at,
                 attempt: Some(seen.attempts),
                 is_last: true,
+                late_wait: None,
                 stays: None,
                 queued: seen.queued,
             });
@@ -451,12 +454,20 @@ fn finish(queue: &Queue, doc: &Settlement, settled: &Settled) -> Result<()> {
         .and_then(|_| counter_log::run_bucket(time::clock(), settled.picked_at));
     if event == Event::RejectKilled {
         let subjects = [doc.subject.clone().into_owned()];
+        if let Some(wait) = settled.late_wait {
+            let mut waits = Tally::new();
+            waits.add(Some(wait));
+            counter_log::record_late_picks(queue, &waits);
+        }
         let by = Settler::Worker { run };
         dead_letters::settle_failed(queue, &subjects, event, REJECT_LAST.leaves, by)?;
     } else {
         // The version matters where a document leaves.
         let version = settled.stays.map_or(version, |_| 0);
-        counter_log::record_one(queue, version, event, run);
+        match settled.late_wait {
+            Some(wait) => counter_log::record_late(queue, version, event, wait, run),
+            None => counter_log::record_one(queue, version, event, run),
+        }
         if event.settles() {
             subjects_settled(queue, [&doc.subject]);
         }

@@ -243,8 +243,12 @@ impl Cluster {
             Ok("1") => "",
             _ => "fetchq",
         };
+        // So that every test can be run with late leases, which FETCHQ_LATE_LEASES writes after this time.
+        let late = std::env::var("FETCHQ_LATE_LEASES").map_or(String::new(), |delay| {
+            format!("fetchq.late_lease_slots = 8192\nfetchq.lease_write_delay = '{delay}'\n")
+        });
         let settings = format!(
-            "listen_addresses = ''\nunix_socket_directories = '{}'\nshared_preload_libraries = '{preload}'\nmax_connections = 50\nfetchq.background_worker = off\nfetchq.queue_defaults = '{{}}'\n{settings}\n",
+            "{late}listen_addresses = ''\nunix_socket_directories = '{}'\nshared_preload_libraries = '{preload}'\nmax_connections = 50\nfetchq.background_worker = off\nfetchq.queue_defaults = '{{}}'\n{settings}\n",
             self.socket.display()
         );
         run_with_input(
