@@ -434,6 +434,9 @@ impl Queue {
 
     /// Runs a cold statement on the queue's tables, without keeping its plan.
     pub fn once<'s>(&self, spi: &'s Spi, sql: &str, args: &[Arg]) -> Rows<'s> {
+        if late::memory::exists() {
+            late_leases::before(self, Scope::of(sql), args);
+        }
         spi.once(&render(sql, &self.name), args)
     }
 }
