@@ -9,7 +9,7 @@ use crate::domain::names::QueueName;
 use crate::error::raise;
 use crate::late::memory;
 use crate::late::table::{Lease, Name};
-use crate::pg::{relation, time};
+use crate::pg::{process, relation, time};
 use crate::signals::background_worker::BackgroundWorker;
 use crate::store::documents::late_leases;
 use crate::store::queues::open_queue::Queue;
@@ -68,7 +68,7 @@ impl<'a> LateLeases<'a> {
     /// Writes all leases before the process ends.
     pub fn flush(&mut self) {
         if memory::exists() {
-            self.write(time::clock(), true);
+            process::without_interrupts(|| self.write(time::clock(), true));
         }
     }
 

@@ -25,8 +25,10 @@ pub struct Lease {
     pub offset: u16,
     pub version: i32,
     pub priority: i32,
-    /// The key of the row in the pick index. `seq` is that of no document before.
+    /// The key of the row in the pick index.
     pub key: PickKey,
+    /// With `seq`, it tells the document from others that have had its subject.
+    pub created_at: i64,
     pub number: i64,
     pub worker_session: i64,
     /// In microseconds since 2000.
@@ -37,12 +39,18 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// What no other document has.
+    fn document(&self) -> (i64, i64) {
+        (self.key.seq, self.created_at)
+    }
+
     const NONE: Self = Self {
         block: 0,
         offset: 0,
         version: 0,
         priority: 0,
         key: PickKey::LAST,
+        created_at: 0,
         number: 0,
         worker_session: 0,
         picked_at: 0,
@@ -170,7 +178,7 @@ impl Part {
                 let known = &mut self.entries[at];
                 match known.state {
                     // It was removed by somebody who does not know of leases, and put again.
-                    State::Leased if known.lease.key.seq != lease.key.seq => {
+                    State::Leased if known.lease.document() != lease.document() => {
                         *known = entry;
                         self.took_over = true;
                         Claim::Done

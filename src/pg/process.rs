@@ -203,6 +203,17 @@ pub fn should_stop() -> bool {
     unsafe { (&raw const pg_sys::ProcDiePending).read_volatile() != 0 }
 }
 
+/// Runs `work` although this process is to end.
+pub fn without_interrupts<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: This is what HOLD_INTERRUPTS and RESUME_INTERRUPTS do. After an ERROR nothing is held.
+    unsafe {
+        pg_sys::InterruptHoldoffCount += 1;
+        let result = work();
+        pg_sys::InterruptHoldoffCount = pg_sys::InterruptHoldoffCount.saturating_sub(1);
+        result
+    }
+}
+
 /// Reads the configuration again after a SIGHUP. Returns whether it did.
 ///
 /// Must be called outside of a transaction.

@@ -476,12 +476,13 @@ impl Rows<'_> {
     /// Returns a column of type `tid` of all rows as a `tid[]` parameter. NULLs are left out.
     ///
     /// Raises an ERROR (`Error::ColumnType`) when the column has another type.
-    pub fn tids(&self, column: i32) -> Arg {
+    pub fn tids(&self, column: i32, rows: &[usize]) -> Arg {
         if !self.is_empty() && self.type_of(column) != pg_sys::TIDOID {
             wrong_type(column, self.type_of(column), pg_sys::TIDOID);
         }
-        let mut datums: Vec<pg_sys::Datum> = (0..self.len())
-            .filter_map(|row| self.datum(row, column))
+        let mut datums: Vec<pg_sys::Datum> = rows
+            .iter()
+            .filter_map(|row| self.datum(*row, column))
             .collect();
         // SAFETY: The elements are tids, which have 6 bytes, are passed by reference, and are
         // aligned as a short.

@@ -14,6 +14,7 @@ use crate::late;
 use crate::pg::lasting::{Lasting, lasting};
 use crate::pg::transaction::{self, End};
 use crate::pg::{durability, relation, session, time, utility};
+use crate::settings;
 use crate::signals::board::{Board, board};
 use crate::signals::waiters::waiters;
 use crate::signals::{announce, foreign_writes, wakeups};
@@ -28,7 +29,8 @@ pub fn watch() {
         prepared_ended,
         documents_altered: documents_changed,
     });
-    if late::memory::exists() {
+    // The shared memory does not exist yet.
+    if settings::late_lease_slots() > 0 {
         transaction::on_subtransaction_rollback(late::changes::subtransaction_rolled_back);
     }
     transaction::on_end(|end| {

@@ -20,9 +20,9 @@ use crate::signals::wakeups;
 use crate::store::bounds::cap;
 use crate::store::bounds::limits::{self, PickKind};
 use crate::store::counters::counter_log;
-use crate::store::documents::bookkeeping::{note_lease, row_settled, rows_settled, waiter_key};
+use crate::store::documents::bookkeeping::{note_lease, row_settled, subjects_settled, waiter_key};
 use crate::store::documents::history;
-use crate::store::documents::late_leases::{Claimed, Claims};
+use crate::store::documents::late_leases::{self, Claimed, Claims};
 use crate::store::documents::lease_durability::{self, attempt_begun};
 use crate::store::documents::leases::Lease;
 use crate::store::documents::pick_columns::{
@@ -186,10 +186,10 @@ fn pick_level(
                 Arg::from(pick.mode.lease_number()),
             ];
             let rows = queue.run(spi, &LOCK_LEVEL, &args);
-            let n = claim_locked(spi, queue, &rows, pick, waits);
-            if n > 0 {
-                claimed.n += n;
-                claimed.last = Some(index_key(&rows, rows.len() - 1));
+            let own = claim_locked(spi, queue, &rows, pick, waits);
+            if let Some(last) = own.last() {
+                claimed.n += own.len() as i32;
+                claimed.last = Some(index_key(&rows, *last));
             }
         });
     }
@@ -362,8 +362,8 @@ fn pick_without_floors(queue: &Queue, pick: &mut Pick) -> i32 {
     let mut claimed = claim_rows(queue, None, pick, limit, &mut waits);
     if claimed.n < limit && !claimed.is_all {
         spi::connect(|spi| {
-            let (_, n) = lock_and_claim(spi, queue, pick, limit - claimed.n, &mut waits);
-            claimed.n += n;
+            let (_, own) = lock_and_claim(spi, queue, pick, limit - claimed.n, &mut waits);
+            claimed.n += own.len() as i32;
         });
     }
     record_picks(queue, pick.mode, pick.version, &waits);
@@ -377,12 +377,11 @@ fn full_scan(queue: &Queue, floors: &QueueFloors, pick: &mut Pick) -> i32 {
     floors.full_scan(pick.version, queue.name.as_str(), || {
         spi::connect(|spi| {
             let mut waits = Tally::new();
-            let (rows, n) = lock_and_claim(spi, queue, pick, pick.limit, &mut waits);
+            let (rows, own) = lock_and_claim(spi, queue, pick, pick.limit, &mut waits);
             record_picks(queue, pick.mode, pick.version, &waits);
-            picked = n;
+            picked = own.len() as i32;
             let priority = |row| rows.get(row, column::PRIORITY).unwrap_or(0);
-            let found = if n > 0 { rows.len() } else { 0 };
-            (0..found)
+            own.into_iter()
                 .map(|row| (priority(row), index_key(&rows, row)))
                 .collect()
         })
@@ -398,7 +397,7 @@ fn lock_and_claim<'s>(
     pick: &mut Pick,
     limit: i32,
     waits: &mut Tally,
-) -> (Rows<'s>, i32) {
+) -> (Rows<'s>, Vec<usize>) {
     let args = [
         Arg::from(pick.version),
         pick.duration.arg(),
@@ -407,15 +406,24 @@ fn lock_and_claim<'s>(
         Arg::from(pick.mode.lease_number()),
     ];
     let rows = queue.run(spi, &LOCK_ALL_LEVELS, &args);
-    let n = claim_locked(spi, queue, &rows, pick, waits);
-    (rows, n)
+    let own = claim_locked(spi, queue, &rows, pick, waits);
+    (rows, own)
 }
 
 /// Leases or removes the rows that one of the locking statements has locked, and adds them to the
-/// result, and their waits to `waits`. Returns how many: all, or none if the pick is over.
-fn claim_locked(spi: &Spi, queue: &Queue, rows: &Rows, pick: &mut Pick, waits: &mut Tally) -> i32 {
-    if rows.is_empty() {
-        return 0;
+/// result, and their waits to `waits`. Returns which: all but those that others have leased late, or none if
+/// the pick is over.
+fn claim_locked(
+    spi: &Spi,
+    queue: &Queue,
+    rows: &Rows,
+    pick: &mut Pick,
+    waits: &mut Tally,
+) -> Vec<usize> {
+    let own = late_leases::own_rows(queue, rows);
+    let n = own.len() as i32;
+    if own.is_empty() {
+        return own;
     }
     let mut number = None;
     if let PickMode::Lease(lease) = pick.mode {
@@ -423,7 +431,7 @@ fn claim_locked(spi: &Spi, queue: &Queue, rows: &Rows, pick: &mut Pick, waits: &
         let previous = (0..rows.len()).filter_map(|row| rows.get(row, column::PREVIOUS_LEASE));
         if !lease.raise_above(previous) {
             pick.is_over = true;
-            return 0;
+            return Vec::new();
         }
         lease.given();
         number = (lease.number() != read).then(|| lease.number());
@@ -431,7 +439,7 @@ fn claim_locked(spi: &Spi, queue: &Queue, rows: &Rows, pick: &mut Pick, waits: &
     if queue.policy.max_active.is_some() && matches!(pick.mode, PickMode::Lease(_)) {
         cap::assign_slots(spi, queue, rows);
     }
-    let ctids = rows.tids(column::CTID);
+    let ctids = rows.tids(column::CTID, &own);
     let claimed = match pick.mode {
         PickMode::Lease(lease) => {
             let args = [
@@ -448,17 +456,18 @@ fn claim_locked(spi: &Spi, queue: &Queue, rows: &Rows, pick: &mut Pick, waits: &
         }
         PickMode::Remove => queue.run(spi, &REMOVE, &[ctids]).affected(),
     };
-    if claimed != rows.affected() {
+    if claimed != n {
         pgrx::error!(
             "only {claimed} of {} locked documents could be claimed: a trigger or policy on the documents of queue {} keeps them from being updated",
-            rows.affected(),
+            n,
             queue.name
         );
     }
     if matches!(pick.mode, PickMode::Remove) {
-        rows_settled(queue, rows);
+        let subject = |row: &usize| rows.get::<String>(*row, column::SUBJECT);
+        subjects_settled(queue, own.iter().filter_map(subject));
     }
-    for row in 0..rows.len() {
+    for row in own.iter().copied() {
         if let PickMode::Lease(lease) = pick.mode {
             let attempts = rows.get(row, column::ATTEMPTS).unwrap_or(i32::MAX);
             let max_attempts = rows.get(row, column::MAX_ATTEMPTS);
@@ -468,28 +477,33 @@ fn claim_locked(spi: &Spi, queue: &Queue, rows: &Rows, pick: &mut Pick, waits: &
         waits.add(counter_log::wait_bucket(pick.now, due_at));
     }
     // All rows of one pick have the same time.
-    if let (PickMode::Lease(_), Some(at)) = (pick.mode, rows.timestamp(0, column::NEXT_ITERATION)) {
+    if let (PickMode::Lease(_), Some(at)) =
+        (pick.mode, rows.timestamp(own[0], column::NEXT_ITERATION))
+    {
         note_lease(queue, at);
     }
     if pick.columns == Columns::Leased {
         if let Some(number) = pick.mode.lease_number() {
-            push_leased(queue, rows, pick.now, number, pick.out);
+            push_leased(queue, rows, &own, pick.now, number, pick.out);
         }
-        return claimed;
+        return own;
     }
-    match number {
-        None => pick.out.extend(rows),
+    if number.is_none() && own.len() == rows.len() {
+        pick.out.extend(rows);
+        return own;
+    }
+    for row in own.iter().copied() {
+        let mut columns = rows.args(row);
+        // A removed document has no lease, which is the last column.
+        columns.truncate(match pick.mode {
+            PickMode::Lease(_) => PICKED.len(),
+            PickMode::Remove => PICKED.len() - 1,
+        });
         // The rows were read with another number.
-        Some(number) => {
-            for row in 0..rows.len() {
-                let mut columns = rows.args(row);
-                columns.truncate(PICKED.len());
-                if let Some(lease) = columns.last_mut() {
-                    *lease = Arg::from(number);
-                }
-                pick.out.push(&columns);
-            }
+        if let (Some(number), Some(lease)) = (number, columns.last_mut()) {
+            *lease = Arg::from(number);
         }
+        pick.out.push(&columns);
     }
-    claimed
+    own
 }

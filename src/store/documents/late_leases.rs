@@ -30,6 +30,7 @@ use crate::store::documents::bookkeeping::note_lease;
 use crate::store::documents::doc_lease::{Pick, PickMode};
 use crate::store::documents::lease_durability;
 use crate::store::documents::leases::Lease;
+use crate::store::documents::pick_columns::column;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::{Scope, Statement};
 
@@ -199,6 +200,7 @@ impl<'a> Claims<'a> {
                 version: self.version,
                 priority: row.int4(Column::Priority),
                 key,
+                created_at: row.timestamp(Column::CreatedAt).unwrap_or(0),
                 number: lease.number(),
                 worker_session: lease.worker_session(queue.id),
                 picked_at: self.now,
@@ -265,6 +267,33 @@ impl<'a> Claims<'a> {
     }
 }
 
+/// Reserves the rows of a pick that a statement has locked. Returns those that nobody else has leased.
+pub fn own_rows(queue: &Queue, rows: &Rows) -> Vec<usize> {
+    let all = 0..rows.len();
+    if !memory::exists() || queue.policy.is_limited() {
+        return all.collect();
+    }
+    let table = queue.table.to_u32();
+    let is_own = |row: &usize| {
+        let subject: String = rows.get(*row, column::SUBJECT).unwrap_or_default();
+        let name = memory::name(table, subject.as_bytes());
+        match changes::try_hold(name, true) {
+            Hold::Lease(..) => {
+                changes::give_back(&name);
+                false
+            }
+            Hold::Busy(_) => false,
+            // Without room for it, nobody can lease it late as long as the table is closed.
+            Hold::Full => {
+                changes::close(table);
+                !memory::is_leased(&name)
+            }
+            Hold::Reserved | Hold::Own | Hold::Missing => true,
+        }
+    };
+    all.filter(is_own).collect()
+}
+
 /// Fills in the columns of a document that is leased here, as its row would have them.
 pub fn fill_in(row: &mut Row, lease: &Late) {
     let attempts = lease.key.attempts.saturating_add(1);
@@ -282,6 +311,7 @@ fn is_of(row: &Row, subject: &str, lease: &Late) -> bool {
     row.subject_bytes() == subject.as_bytes()
         && row.int4(Column::Status) == Status::Pending.code()
         && row.int8(Column::Seq) == lease.key.seq
+        && row.timestamp(Column::CreatedAt).unwrap_or(0) == lease.created_at
         && row.int4(Column::Version) == lease.version
         && row.int4(Column::Priority) == lease.priority
         && row.int8(Column::NextIteration) == lease.key.next_iteration

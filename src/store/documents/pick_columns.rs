@@ -7,7 +7,7 @@ use crate::pg::spi::Rows;
 use crate::pg::value::Arg;
 use crate::ready::key::PickKey;
 use crate::store::queues::open_queue::Queue;
-use crate::store::queues::statement::Statement;
+use crate::store::queues::statement::{Scope, Statement};
 
 // A batch is claimed in two steps, because RETURNING does not keep the order: rows are locked
 // and read in order, with the values that they will have, and then updated by a Tid Scan. Used
@@ -36,7 +36,8 @@ pub static LOCK_LEVEL: Statement = Statement::new(
      order by c.next_iteration, c.attempts, c.seq
      limit $3
      for update skip locked",
-);
+)
+.in_scope(Scope::Nothing);
 
 // The same for all priorities at once, where the floors are not known.
 // Index: pick.
@@ -60,7 +61,8 @@ pub static LOCK_ALL_LEVELS: Statement = Statement::new(
      order by c.priority desc, c.next_iteration, c.attempts, c.seq
      limit $3
      for update skip locked",
-);
+)
+.in_scope(Scope::Nothing);
 
 /// Columns of the locking statements, by number.
 pub mod column {
@@ -153,10 +155,17 @@ pub const LEASED: [Column; 15] = [
     Column::Progress,
 ];
 
-/// Adds the rows of a locking statement to the result as the type `fetchq.leased`, with this
+/// Adds those rows of a locking statement that `own` lists to the result as the type `fetchq.leased`, with this
 /// lease number. `now` is the time of the pick, in microseconds since 2000.
-pub fn push_leased(queue: &Queue, rows: &Rows, now: i64, number: i64, out: &mut RowSink) {
-    for row in 0..rows.len() {
+pub fn push_leased(
+    queue: &Queue,
+    rows: &Rows,
+    own: &[usize],
+    now: i64,
+    number: i64,
+    out: &mut RowSink,
+) {
+    for row in own.iter().copied() {
         let all = rows.args(row);
         let at = |column: i32| all[(column - 1) as usize];
         let max_attempts = rows.get(row, column::MAX_ATTEMPTS);

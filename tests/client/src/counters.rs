@@ -92,7 +92,8 @@ pub async fn timed(client: &tokio_postgres::Client, queue: &str, kind: &str) -> 
             union all
             select l.n from fetchq.counter_tail l
             where l.queue_id = q.id and l.bucket is not null
-                and (l.event in (3, 18)) = ($2 = 'wait')) x
+                and case when l.event <= 64 then (l.event in (3, 18)) = ($2 = 'wait')
+                    else $2 = 'wait' or l.bucket % 143 <> 142 end) x
         where q.name = $1";
     let row = client.query_one(sql, &[&queue, &kind]).await;
     row.expect("timings").get(0)

