@@ -150,7 +150,7 @@ async fn whatever_changes_a_leased_document_sees_its_lease() {
     let other = server.connect("postgres").await;
     for (verb, found) in [
         ("select fetchq.doc_cancel('q', 'x')", "-1"),
-        ("select fetchq.doc_put('q', 'x', '{\"n\": 2}')", "2"),
+        ("select fetchq.doc_put('q', 'x', '{\"n\": 2}', mode => 'replace')", "2"),
         ("select fetchq.doc_extend('q', 'x', '2 hours', NUMBER)", "2"),
         (
             "select fetchq.docs_extend('q', '[{\"subject\": \"x\", \"lease\": NUMBER}]', '2 hours')",
