@@ -76,7 +76,7 @@ def main() -> None:
     folder, meta = begin(what, report.facts(cluster, []))
     record = Record(folder)
 
-    minutes = number("MINUTES") or 28
+    minutes = number("MINUTES") or 32
     scenario = Peers(QUICK if quick else Plan(), pgq, began + minutes * 60, processes)
     bench = Bench(cluster, record, progress, peers, quick, fill_rate=0,  # type: ignore[arg-type]
                   rounds=rounds(), seconds=None)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compare the last build of this checkout with the queues that people pick instead, on a throwaway cluster.
 #
-#   QUICK=1            three minutes instead of 28: does each system work?
+#   QUICK=1            three minutes instead of 32: does each system work?
 #   ONLY="pgmq, SQL"   only systems whose names contain one of these
 #   ROUNDS=5           another number of rounds
 #   MINUTES=60         another limit of the time; what does not fit is left out, and reported

@@ -68,6 +68,7 @@ BARS = [
     Bar("pick p50, 100M ÷ 1k rows, the rest planned", *within("deepest_planned", "100M", "1k", "p50_us"), 1.3, at_most=True),
     Bar("poll of an empty queue ÷ SELECT 1, 1 client", *against("poll1", ALONE), 0.9),
     Bar("poll of an empty queue ÷ SELECT 1, 100 clients", *against("poll100", ALONE), 0.85),
+    Bar("poll of an empty queue ÷ hand-written poll, 100 clients", *against("poll100"), 0.95),
     Bar("cycle over 10,000 queues ÷ 1 queue", *within("queues", "10,000", "1"), 0.85),
     Bar("cycle, metrics read 10/s ÷ not read, 16 clients", *within("metrics", "read 10/s", "not read"), 0.97),
     Bar("the same, queue_stats()", *within("metrics", "statistics 10/s", "not read"), 0.97),

@@ -4,6 +4,8 @@ import { defineTask, Fetchq, Worker } from '../../../clients/typescript/dist/ind
 import { pgDriver } from '../../../clients/typescript/dist/pg.js';
 
 export const QUEUE = 'jobs';
+// The size of the batches of those clients that handle batches.
+export const BATCH = 100;
 const task = defineTask(QUEUE);
 
 function open(url, max) {
@@ -20,6 +22,24 @@ export async function producer(url, clients) {
   };
 }
 
+/** Starts a worker. `register` gives it its handler. */
+export async function work(url, concurrency, register) {
+  const { pool, fq } = open(url);
+  const worker = new Worker(fq, { concurrency });
+  register(worker, task);
+  worker.done.catch((error) => {
+    console.error(error.message);
+    process.exit(1);
+  });
+  await worker.start();
+  return {
+    async stop() {
+      await worker.stop();
+      await pool.end();
+    },
+  };
+}
+
 export default {
   async setup(url) {
     const { pool, fq } = open(url, 1);
@@ -28,20 +48,6 @@ export default {
     await pool.end();
   },
   producer,
-  async worker(url, concurrency, handle) {
-    const { pool, fq } = open(url);
-    const worker = new Worker(fq, { concurrency });
-    worker.handle(task, (job) => handle(job));
-    worker.done.catch((error) => {
-      console.error(error.message);
-      process.exit(1);
-    });
-    await worker.start();
-    return {
-      async stop() {
-        await worker.stop();
-        await pool.end();
-      },
-    };
-  },
+  worker: (url, concurrency, handle) =>
+    work(url, concurrency, (worker, task) => worker.handle(task, (job) => handle(job))),
 };

@@ -11,6 +11,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "clients" / "python
 from fetchq import App, AsyncApp, Worker  # noqa: E402
 
 QUEUE = "jobs"
+# The size of the batches of those clients that handle batches.
+BATCH = 100
 
 
 class Producer:
@@ -28,14 +30,18 @@ class Producer:
         await self.pool.close()
 
 
+def declare(app, handle):
+    @app.task(QUEUE)
+    def task(payload: dict):
+        handle(payload)
+
+
 class Work:
-    def __init__(self, url, concurrency, handle):
+    """A worker. `declare` gives it its task."""
+
+    def __init__(self, url, concurrency, handle, declare=declare):
         app = App(url)
-
-        @app.task(QUEUE)
-        def task(payload: dict):
-            handle(payload)
-
+        declare(app, handle)
         self.worker = Worker(app, concurrency=concurrency).start()
 
     async def stop(self):
