@@ -7,6 +7,9 @@
 //! In a second test an operator rewrites, reindexes and alters the tables all the time, and the
 //! owner of another queue attaches a trigger that fails, or that takes long.
 //!
+//! In a third one, leases are late, the background worker that writes them is terminated all the time, and the
+//! crash comes towards the end: for a while after it, leases are written at once.
+//!
 //! FETCHQ_CHAOS_SECONDS sets the duration of each test; scripts/soak.sh uses it.
 
 mod disturbances;
@@ -21,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use fetchq_client_tests::{Cluster, with_worker};
 
-use disturbances::{DDL, MISBEHAVING_TRIGGER, cancel, kill, operate};
+use disturbances::{DDL, MISBEHAVING_TRIGGER, cancel, kill, operate, terminate_background_worker};
 use end::finish;
 use ledger::Ledger;
 use worker::Worker;
@@ -54,22 +57,45 @@ async fn restart(cluster: &Cluster, ledger: &Ledger) {
     for life in 0..ledger.lives.load(Ordering::Relaxed) + WORKERS {
         ledger.doom(life);
     }
+    ledger.crashes();
     cluster.stop("immediate");
     cluster.start();
 }
 
+/// What happens beside the work.
+#[derive(Clone, Copy, PartialEq)]
+enum Beside {
+    Nothing,
+    Ddl,
+    /// Leases are late by these milliseconds.
+    LateLeases(i64),
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn chaos() {
-    run("chaos", false).await;
+    run("chaos", Beside::Nothing).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ddl_and_a_misbehaving_owner() {
-    run("chaos-ddl", true).await;
+    run("chaos-ddl", Beside::Ddl).await;
 }
 
-async fn run(name: &str, with_ddl: bool) {
-    let cluster = with_worker(name, "synchronous_commit = on\nlog_min_messages = fatal");
+#[tokio::test(flavor = "multi_thread")]
+async fn late_leases_and_no_background_worker() {
+    run("chaos-late", Beside::LateLeases(100)).await;
+}
+
+async fn run(name: &str, beside: Beside) {
+    let with_ddl = beside == Beside::Ddl;
+    let late = match beside {
+        Beside::LateLeases(delay) => {
+            format!("fetchq.late_lease_slots = 4096\nfetchq.lease_write_delay = {delay}\n")
+        }
+        _ => String::new(),
+    };
+    let settings = format!("synchronous_commit = on\nlog_min_messages = fatal\n{late}");
+    let cluster = with_worker(name, &settings);
     let server = cluster.server();
     let setup = server.connect("postgres").await;
     setup
@@ -84,7 +110,11 @@ async fn run(name: &str, with_ddl: bool) {
         setup.sql(MISBEHAVING_TRIGGER).await;
     }
     drop(setup);
-    let ledger = Arc::new(Ledger::default());
+    let ledger = match beside {
+        Beside::LateLeases(delay) => Ledger::losing(delay),
+        _ => Ledger::default(),
+    };
+    let ledger = Arc::new(ledger);
     let pids = Arc::new(Mutex::new(BTreeMap::new()));
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..WORKERS {
@@ -93,18 +123,25 @@ async fn run(name: &str, with_ddl: bool) {
     }
     tasks.spawn(cancel(server.clone(), ledger.clone()));
     tasks.spawn(kill(server.clone(), ledger.clone(), pids));
+    if matches!(beside, Beside::LateLeases(_)) {
+        tasks.spawn(terminate_background_worker(server.clone(), ledger.clone()));
+    }
     let operator = with_ddl.then(|| tokio::spawn(operate(server.clone(), ledger.clone())));
 
     let begun = Instant::now();
-    let half = Duration::from_secs(seconds().div_ceil(2));
+    let all = Duration::from_secs(seconds());
+    let restart_after = match beside {
+        Beside::LateLeases(_) => all * 3 / 4,
+        _ => all / 2,
+    };
     let mut was_restarted = false;
-    while begun.elapsed() < half * 2 {
+    while begun.elapsed() < all {
         tokio::time::sleep(Duration::from_millis(100)).await;
         if let Some(ended) = tasks.try_join_next() {
             ended.expect("a worker failed");
             panic!("a worker has ended");
         }
-        if !was_restarted && begun.elapsed() >= half {
+        if !was_restarted && begun.elapsed() >= restart_after {
             restart(&cluster, &ledger).await;
             was_restarted = true;
         }

@@ -83,6 +83,26 @@ pub async fn kill(server: Server, ledger: Arc<Ledger>, pids: Arc<Mutex<BTreeMap<
     }
 }
 
+/// Terminates the process that writes late leases, which starts again.
+pub async fn terminate_background_worker(server: Server, ledger: Arc<Ledger>) {
+    let mut session: Option<Session> = None;
+    for turn in 0_u64.. {
+        if ledger.ended.load(Ordering::Relaxed) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(300 + 400 * (turn % 5))).await;
+        let Some(open) = &session else {
+            session = server.try_connect("postgres").await.ok();
+            continue;
+        };
+        let sql = "select pg_terminate_backend(pid) from pg_stat_activity
+            where backend_type = 'fetchq background worker'";
+        if open.batch_execute(sql).await.is_err() {
+            session = None;
+        }
+    }
+}
+
 /// What an operator does to the tables of a queue while it is used. The last two are cancelled
 /// half-way.
 pub const DDL: [&str; 11] = [

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What happens to a lease when its session ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,9 +66,35 @@ pub struct Ledger {
     pub picks: AtomicUsize,
     pub refused: AtomicUsize,
     pub ended: AtomicBool,
+    /// A crash may lose leases that are younger than this: microseconds.
+    may_be_lost_for: i64,
+    /// The last crash: microseconds, by the server's clock. 0: none.
+    crashed_at: AtomicI64,
 }
 
 impl Ledger {
+    /// A ledger of a server whose leases are late by some milliseconds.
+    pub fn losing(delay: i64) -> Self {
+        Self {
+            may_be_lost_for: (delay + 1000) * 1000,
+            ..Self::default()
+        }
+    }
+
+    /// Records that the server is about to crash.
+    pub fn crashes(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        self.crashed_at
+            .store(now.as_micros() as i64, Ordering::Relaxed);
+    }
+
+    /// Whether a crash may have lost a lease when the next one was granted.
+    fn may_be_lost(&self, hold: &Hold, at: i64) -> bool {
+        let crash = self.crashed_at.load(Ordering::Relaxed);
+        // Its answer comes after the pick, and the crash a moment after it was recorded.
+        (crash - self.may_be_lost_for..crash + 500_000).contains(&hold.at) && at > crash
+    }
+
     pub fn with<R>(&self, subject: &str, change: impl FnOnce(&mut Document) -> R) -> R {
         let mut documents = self.documents.lock().unwrap();
         change(documents.entry(subject.to_owned()).or_default())
@@ -83,6 +110,9 @@ impl Ledger {
 
     /// Whether a lease was over when the next one was granted.
     fn was_over(&self, hold: &Hold, at: i64) -> bool {
+        if self.may_be_lost_for > 0 && self.may_be_lost(hold, at) {
+            return true;
+        }
         match hold.binding {
             Binding::Off => hold.until <= at,
             Binding::Return => hold.until <= at || self.is_doomed(hold.life),
