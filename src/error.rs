@@ -181,6 +181,8 @@ pub enum Error {
         "could not serialize access: a document of the history of queue \"{0}\" was settled again after the snapshot of the transaction was taken"
     )]
     OlderHistory(String),
+    #[error("late leases of queue \"{0}\" cannot be written")]
+    LeasesNotWritten(String),
     #[error("{0}() cannot wait inside a transaction block or a function")]
     InTransaction(String),
     #[error("document \"{subject}\" of queue \"{queue}\" does not exist")]
@@ -456,6 +458,7 @@ impl Error {
                 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
             }
             Self::KeepsSnapshot(_) => ERRCODE_FEATURE_NOT_SUPPORTED,
+            Self::LeasesNotWritten(_) => ERRCODE_LOCK_NOT_AVAILABLE,
             Self::OtherVersion { .. } => ERRCODE_INVALID_SCHEMA_DEFINITION,
             Self::OlderSnapshot(_) | Self::OlderHistory(_) => ERRCODE_T_R_SERIALIZATION_FAILURE,
             Self::InTransaction(_) => ERRCODE_ACTIVE_SQL_TRANSACTION,

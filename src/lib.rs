@@ -55,11 +55,12 @@ pub extern "C-unwind" fn _PG_init() {
         if settings::ready_slots() > 0 {
             signals::board::install();
             signals::waiters::install();
-            late::memory::install();
+            late::install();
+            store::install();
             ready::floors::install();
         }
         background::install();
-        signals::commit::watch();
+        signals::commit::watch(late::changes::transaction_ended);
     }
     pg::session::reserve_settings_prefix();
     pg::invalidation::register();

@@ -420,11 +420,11 @@ pub fn late_lease_slots() -> usize {
     }
 }
 
-/// `fetchq.lease_write_delay`, in microseconds. 0: a lease is written at once, as it is for a client of
-/// fetchq 4, which may look for it with SQL of its own.
-pub fn lease_write_delay() -> i64 {
+/// How late a lease is written, in microseconds: `of_queue`, or `fetchq.lease_write_delay`. 0: at once, as for a
+/// client of fetchq 4, which may look for it with SQL of its own.
+pub fn lease_write_delay(of_queue: Option<i64>) -> i64 {
     match compat() {
-        None => i64::from(LEASE_WRITE_DELAY.get()) * 1000,
+        None => of_queue.unwrap_or_else(|| i64::from(LEASE_WRITE_DELAY.get()) * 1000),
         Some(_) => 0,
     }
 }

@@ -37,6 +37,8 @@ enum Kind {
     Duration,
     /// An interval of PostgreSQL that is longer than zero.
     Span,
+    /// An interval of PostgreSQL that a lease may be late.
+    Delay,
     /// The name of a queue.
     Queue,
     /// A retention policy of metrics.
@@ -60,6 +62,7 @@ impl Kind {
             Self::Span => {
                 "the text of an interval above 0, up to 1000 years, such as \"30 s\", or null"
             }
+            Self::Delay => "the text of an interval from 0 to 1 minute, such as \"2 s\", or null",
             Self::Queue => "the name of another queue, or null",
             Self::Policy => {
                 "a list of rules such as {\"retain\": \"minute\", \"from\": \"1h\", \"to\": \"0s\"}, or null"
@@ -80,7 +83,7 @@ impl Kind {
             Self::Share => in_range(0.0, 1.0),
             Self::Switch => value.is_boolean(),
             Self::Opposite => return value.as_bool().map(|on| Value::Bool(!on)),
-            Self::Duration | Self::Span => value.is_string(),
+            Self::Duration | Self::Span | Self::Delay => value.is_string(),
             Self::Queue => {
                 let name = QueueName::parse(value.as_str()?).ok()?;
                 return Some(Value::String(name.as_str().to_owned()));
@@ -120,7 +123,7 @@ macro_rules! settings {
     };
 }
 
-static SETTINGS: [Setting; 22] = settings! {
+static SETTINGS: [Setting; 23] = settings! {
     "max_attempts", Some("max_attempts"), Count, || json!(5);
     "retry.base", Some("retry_base"), Duration, NONE;
     "retry.factor", Some("retry_factor"), Factor, || json!(2);
@@ -143,6 +146,7 @@ static SETTINGS: [Setting; 22] = settings! {
     "lease", Some("lease_duration"), Span, || json!("5 minutes");
     "expire_after", Some("expire_after"), Span, NONE;
     "max_run", Some("max_run"), Span, NONE;
+    "lease_write_delay", Some("lease_write_delay"), Delay, NONE;
 };
 
 const DEAD_LETTER: &str = "dead_letter";
@@ -172,6 +176,8 @@ pub enum Check {
     Duration(String),
     /// Such an interval that is longer than zero.
     Span(String),
+    /// An interval from 0 to 1 minute.
+    Delay(String),
     /// A retention policy.
     Policy(Vec<retention::Rule>),
 }
@@ -313,6 +319,7 @@ fn read(
         match setting.kind {
             Kind::Duration => check(Check::Duration(text())),
             Kind::Span => check(Check::Span(text())),
+            Kind::Delay => check(Check::Delay(text())),
             Kind::Policy => {
                 let rules = retention::parse(&value.to_string());
                 rules.is_ok_and(|rules| check(Check::Policy(rules)))

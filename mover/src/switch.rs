@@ -44,6 +44,10 @@ const LIMITS: &str = "set local deadlock_timeout = '250ms';
         when current_setting('synchronous_commit') in ('off', 'local') then 'on'
         else current_setting('synchronous_commit') end, true)";
 
+// A lease that is only in the shared memory of the old server would be lost. This allows no more of them.
+const WRITE_LEASES: &str =
+    "select fetchq.leases_write(queue)::text from unnest($1::text[]) as queue order by queue";
+
 // The locks are taken in the order in which maintenance takes them: jobs, registry, schedules, tables.
 // With the lock of the registry no counters are packed, no setting is changed, and no schedule is made.
 const LOCK_JOBS: &str =
@@ -114,7 +118,7 @@ impl Switch<'_> {
         old.run(LIMITS).await?;
         old.run(&limits(self.lock_timeout, self.pause_limit))
             .await?;
-        for sql in [LOCK_JOBS, LOCK_QUEUES, LOCK_SCHEDULES] {
+        for sql in [WRITE_LEASES, LOCK_JOBS, LOCK_QUEUES, LOCK_SCHEDULES] {
             old.rows(sql, &[&names]).await?;
         }
         let tables = old.texts(EXISTING, &[&table_names(self.names)]).await?;

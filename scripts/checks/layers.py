@@ -23,7 +23,8 @@ CRATES = [EXTENSION, "domain/src", "connect/src", "mover/src", "console/src"]
 PG = ["error", "settings"]
 SIGNALS = ["pg", *PG]
 READY = ["signals", *SIGNALS]
-STORE = ["ready", *READY]
+LATE = ["ready", *READY]
+STORE = ["late", *LATE]
 SERVICES = ["store", *STORE]
 LAYERS = {
     "error": PG,
@@ -31,6 +32,7 @@ LAYERS = {
     "pg": PG,
     "signals": SIGNALS,
     "ready": READY,
+    "late": LATE,
     "store": STORE,
     "maintenance": SERVICES,
     "waiting": SERVICES,

@@ -8,6 +8,7 @@ use crate::error::{Error, raise};
 use crate::pg::call::Reply;
 use crate::pg::passing_error;
 use crate::pg::value::Arg;
+use crate::store::documents::late_leases;
 use crate::store::queues::queue;
 use crate::store::queues::rights::{self, Right};
 use crate::store::setup::queue_configure;
@@ -87,6 +88,19 @@ fn queue_truncate(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             queue_truncate::truncate(&name, empty)
         })?;
         Ok(Reply::bool(true))
+    })
+}
+
+/// `leases_write(queue) → written`: has the leases of a queue that are only in shared memory written into the
+/// rows and committed, and lets no lease be late until this transaction ends.
+///
+/// Fails with `UnknownQueue`, and with `LeasesNotWritten` when the background worker cannot write them.
+#[pg_extern(sql = false)]
+fn leases_write(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let written = rights::with(&name, Right::Manage, || late_leases::write_all(&name))?;
+        Ok(Reply::bigint(Some(written)))
     })
 }
 

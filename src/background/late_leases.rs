@@ -33,6 +33,7 @@ pub struct LateLeases<'a> {
 }
 
 impl<'a> LateLeases<'a> {
+    /// Those of the database of this process.
     pub fn new(worker: &'a BackgroundWorker) -> Self {
         Self {
             worker,

@@ -54,6 +54,7 @@ impl Error {
             Self::AlteredColumn { table, column, found: Some(_), expected } => format!("Restore it: alter table fetchq_data.\"{table}\" alter column \"{column}\" type {expected} using ..."),
             Self::AlteredColumn { table, column, expected, .. } => format!("Restore it: alter table fetchq_data.\"{table}\" add column \"{column}\" {expected}"),
             Self::KeepsSnapshot(_) => "An older snapshot would count documents that no longer exist. Use: set transaction isolation level read committed".into(),
+            Self::LeasesNotWritten(_) => "Try again. The background worker of this database writes them: it does not run, or another session has locked the documents or the table. See: select * from fetchq.status()".into(),
             Self::OlderSnapshot(_) | Self::OlderHistory(_) => "Roll back and retry the transaction.".into(),
             Self::InTransaction(_) => "CALL it as a statement of its own with no transaction open: as asyncpg, node-postgres, tokio-postgres, JDBC and psql do by default; with psycopg set autocommit = True on the connection.".into(),
             Self::NoDocument { .. } => "Commit the push before you wait. A document that was settled before is known only where the queue keeps it: in the table, or by the setting history.".into(),

@@ -3,7 +3,10 @@
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use pgrx::pg_sys::Oid;
+
 use crate::late::table::{Claim, ENTRIES, Hold, Lease, Name, Owner, Part, State};
+use crate::pg::index_walk::Identity;
 use crate::pg::session;
 use crate::pg::shared::{Area, Content, Place};
 use crate::settings;
@@ -11,6 +14,7 @@ use crate::settings;
 /// Tables that have counts of their own, by chance: those of two tables in one only cost time.
 const COUNTS: usize = 1024;
 
+/// Numbers that every session reads without a lock.
 pub struct Counts {
     /// Leases by table, at least as many as there are.
     leases: [AtomicU32; COUNTS],
@@ -48,7 +52,7 @@ impl Content for Leases {
 
 type Memory = Area<Leases>;
 
-/// Requests the shared memory. Called from `_PG_init` while libraries are preloaded.
+/// Requests the shared memory. Called while libraries are preloaded.
 pub fn install() {
     Memory::install();
 }
@@ -106,6 +110,7 @@ pub fn close(table: u32) {
     add(count(|counts| &counts.closed, table), 1);
 }
 
+/// Ends what [`close`] has begun.
 pub fn open(table: u32) {
     add(count(|counts| &counts.closed, table), -1);
 }
@@ -155,6 +160,18 @@ pub fn remove(name: &Name, owner: Owner, is_leased: bool) {
 /// See [`Part::is_leased`].
 pub fn is_leased(name: &Name) -> bool {
     has_leases(name.table) && Memory::read(part(name), |part| part.is_leased(name))
+}
+
+/// Returns whether a document is leased, and only shared memory says so.
+pub fn has_lease(table: Oid, document: &Identity) -> bool {
+    let table = table.to_u32();
+    if !exists() || !has_leases(table) {
+        return false;
+    }
+    let name = name(table, document.subject);
+    Memory::read(part(&name), |part| {
+        part.is_lease_of(&name, (document.seq, document.created_at))
+    })
 }
 
 /// Returns the lease of a document.

@@ -22,3 +22,15 @@
 pub mod changes;
 pub mod memory;
 pub mod table;
+
+use crate::pg::transaction;
+use crate::settings;
+
+/// Prepares late leases, if the server has any. Called from `_PG_init` while libraries are preloaded.
+pub fn install() {
+    memory::install();
+    // The shared memory does not exist yet.
+    if settings::late_lease_slots() > 0 {
+        transaction::on_subtransaction_rollback(changes::subtransaction_rolled_back);
+    }
+}

@@ -7,7 +7,7 @@ pub const ENTRIES: usize = 64;
 
 /// The name of a document. Two documents of a table can have the same one, by chance: of those, only one has
 /// a late lease at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Name {
     pub database: u32,
     pub table: u32,
@@ -120,6 +120,7 @@ pub enum Hold {
 }
 
 impl Part {
+    /// A part without entries.
     pub const fn new() -> Self {
         Self {
             used: 0,
@@ -275,6 +276,12 @@ impl Part {
     pub fn lease(&self, name: &Name) -> Option<Lease> {
         let entry = &self.entries[self.position(name)?];
         (entry.state != State::Reserved).then_some(entry.lease)
+    }
+
+    /// Returns whether this document is leased here, and none that has had its subject before.
+    pub fn is_lease_of(&self, name: &Name, document: (i64, i64)) -> bool {
+        self.lease(name)
+            .is_some_and(|lease| lease.document() == document)
     }
 
     /// Returns whether a document is leased here.

@@ -14,11 +14,12 @@ use pgrx::pg_sys;
 pub use crate::domain::document::Column;
 use crate::pg::documents_check::{Access, Indexes, TYPES, is_as_created, is_usable};
 use crate::pg::index_walk::{
-    COMPARE_INT4, COMPARE_INT8, COMPARE_TIMESTAMPTZ, begin_scan, equal, row_from, row_members,
-    scan_key,
+    COMPARE_INT4, COMPARE_INT8, COMPARE_TIMESTAMPTZ, Identity, begin_scan, equal, row_from,
+    row_members, scan_key,
 };
 use crate::pg::json::Jsonb;
 use crate::pg::memory;
+use crate::pg::text::text_bytes;
 use crate::pg::time;
 use crate::pg::value::Arg;
 
@@ -99,16 +100,6 @@ impl Row {
     }
 }
 
-/// The bytes of a text that a row has.
-///
-/// # Safety
-///
-/// The value is a text that is not compressed and lives as long as it is used.
-pub unsafe fn text_bytes<'a>(datum: pg_sys::Datum) -> &'a [u8] {
-    // SAFETY: See above.
-    unsafe { pgrx::varlena::varlena_to_byte_slice(datum.cast_mut_ptr()) }
-}
-
 impl Row {
     /// Where the row is: its block and the number within it.
     pub fn place(&self) -> (u32, u16) {
@@ -117,9 +108,18 @@ impl Row {
         (number, self.tid.ip_posid)
     }
 
+    /// What tells the document from all others.
+    pub fn identity(&self) -> Identity<'_> {
+        Identity {
+            subject: self.subject_bytes(),
+            seq: self.int8(Column::Seq),
+            created_at: self.timestamp(Column::CreatedAt).unwrap_or(0),
+        }
+    }
+
     /// The bytes of the subject.
     pub fn subject_bytes(&self) -> &[u8] {
-        // SAFETY: A subject is a text and is not compressed.
+        // SAFETY: A subject is a text, and the row keeps it.
         unsafe { text_bytes(self.values[Column::Subject as usize]) }
     }
 }

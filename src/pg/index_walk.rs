@@ -5,7 +5,9 @@
 
 use pgrx::pg_sys;
 
+use crate::domain::document;
 use crate::pg::memory;
+use crate::pg::text::text_bytes;
 
 /// The OID of `btint4cmp`. Built-in functions have the same OID in every version of PostgreSQL.
 pub(super) const COMPARE_INT4: u32 = 351;
@@ -21,6 +23,13 @@ const EQUAL_INT4: u32 = 65;
 
 /// The OID of `int4lt`.
 pub(super) const LESS_INT4: u32 = 66;
+
+/// What tells a document from all others, also from those that have had its subject before.
+pub struct Identity<'a> {
+    pub subject: &'a [u8],
+    pub seq: i64,
+    pub created_at: i64,
+}
 
 /// The number of entries that are passed between two checks for interrupts.
 pub(super) const INTERRUPTS_EVERY: u64 = 1000;
@@ -186,18 +195,34 @@ impl Walk {
 }
 
 impl Walk {
-    /// Calls `look` with the subject of the current row.
-    pub(super) unsafe fn with_subject(&self, look: impl Fn(&[u8]) -> bool) -> bool {
+    /// Returns whether the current row is a document that is passed over. One whose table is not as fetchq
+    /// made it is none.
+    pub(super) unsafe fn is_passed(&self, is_passed: impl Fn(&Identity) -> bool) -> bool {
+        const COLUMNS: [(usize, pg_sys::Oid); 3] = [
+            (document::Column::Subject as usize, pg_sys::VARCHAROID),
+            (document::Column::Seq as usize, pg_sys::INT8OID),
+            (document::Column::CreatedAt as usize, pg_sys::TIMESTAMPTZOID),
+        ];
         // SAFETY: The slot holds the row, and the pin on its page.
         unsafe {
-            let at = crate::pg::documents::Column::Subject as usize;
             let desc = (*self.slot).tts_tupleDescriptor;
-            if pg_sys::SPI_gettypeid(desc, at as i32 + 1) != pg_sys::TEXTOID {
+            let is_as_made =
+                |(at, oid): &(usize, _)| pg_sys::SPI_gettypeid(desc, *at as i32 + 1) == *oid;
+            if !COLUMNS.iter().all(is_as_made) {
                 return false;
             }
-            pg_sys::slot_getsomeattrs_int(self.slot, at as i32 + 1);
-            let datum = *(*self.slot).tts_values.add(at);
-            look(crate::pg::documents::text_bytes(datum))
+            pg_sys::slot_getsomeattrs_int(self.slot, document::Column::CreatedAt as i32 + 1);
+            let [subject, seq, created_at] = COLUMNS.map(|(at, _)| {
+                let is_null = *(*self.slot).tts_isnull.add(at);
+                (!is_null).then(|| *(*self.slot).tts_values.add(at))
+            });
+            subject.is_some_and(|subject| {
+                is_passed(&Identity {
+                    subject: text_bytes(subject),
+                    seq: seq.map_or(0, |datum| datum.value() as i64),
+                    created_at: created_at.map_or(0, |datum| datum.value() as i64),
+                })
+            })
         }
     }
 
@@ -366,7 +391,7 @@ pub fn first_alive<const N: usize>(
     prefix: &[i32],
     from: [Column; N],
     is_beyond: impl Fn(&[Column; N]) -> bool,
-    is_passed: impl Fn(&[u8]) -> bool,
+    is_passed: impl Fn(&Identity) -> bool,
     on_progress: impl Fn(),
 ) -> Option<[Column; N]> {
     let mut keys = RangeKeys::new(prefix, from);
@@ -382,7 +407,7 @@ pub fn first_alive<const N: usize>(
                 return Some(from);
             };
             let entry = std::array::from_fn(|at| from[at].with(datums[at]));
-            if is_beyond(&entry) || !(walk.is_dead() || walk.with_subject(&is_passed)) {
+            if is_beyond(&entry) || !(walk.is_dead() || walk.is_passed(&is_passed)) {
                 return Some(entry);
             }
             passed += 1;

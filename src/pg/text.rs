@@ -1,10 +1,29 @@
 //! Texts that are passed to the server.
 
 use pgrx::pg_sys::{self, AsPgCStr};
+use pgrx::varlena;
 
 /// Copies a text into a C string in the current memory context.
 pub(super) fn c_string(text: &str) -> *const std::ffi::c_char {
     text.as_pg_cstr()
+}
+
+/// The bytes of a text that a row has. One that is stored compressed or apart is copied into the current
+/// memory context.
+///
+/// # Safety
+///
+/// The value is a text that lives as long as it is used.
+pub(super) unsafe fn text_bytes<'a>(datum: pg_sys::Datum) -> &'a [u8] {
+    let text: *mut pg_sys::varlena = datum.cast_mut_ptr();
+    // SAFETY: See above.
+    unsafe {
+        let is_plain = !varlena::varatt_is_4b_c(text) && !varlena::varatt_is_1b_e(text);
+        varlena::varlena_to_byte_slice(match is_plain {
+            true => text,
+            false => pg_sys::pg_detoast_datum_packed(text),
+        })
+    }
 }
 
 /// The number of letters in which two short texts differ, None when there are more than `max`. The texts

@@ -16,8 +16,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use pgrx::pg_sys::Oid;
 
-use crate::late;
-use crate::pg::index_walk::{self, Column};
+use crate::pg::index_walk::{self, Column, Identity};
 use crate::pg::shared::{Area, Content, Place};
 use crate::pg::{session, time};
 use crate::ready::bucket::{Bucket, GROUPS_PER_BUCKET, Known};
@@ -162,7 +161,7 @@ impl QueueFloors {
         }
         // The walk goes beyond now, because the background worker sleeps until the floor.
         let stop = DueKey::until(now.saturating_add(DUE_LOOKAHEAD_US));
-        self.advance(Index::Due, 0, status, Key::LAST, stop.into());
+        self.advance(Index::Due, 0, status, Key::LAST, stop.into(), &|_| false);
         floor(self.known_levels(name)?)
     }
 
@@ -175,15 +174,30 @@ impl QueueFloors {
         })
     }
 
-    /// Advances the floor of a priority to the first document that is alive, or may become so,
-    /// but not above `bound`.
-    pub fn advance_level(&self, version: i32, priority: i32, bound: PickKey) {
-        self.advance(Index::Pick, version, priority, bound.into(), bound.into());
+    /// Advances the floor of a priority to the first document that is alive, or may become so, and whose
+    /// subject is not passed over, but not above `bound`. Whoever ends a reason to pass over one notes it.
+    pub fn advance_level(
+        &self,
+        version: i32,
+        priority: i32,
+        bound: PickKey,
+        is_passed: &dyn Fn(&Identity) -> bool,
+    ) {
+        let (bound, stop) = (bound.into(), bound.into());
+        self.advance(Index::Pick, version, priority, bound, stop, is_passed);
     }
 
     /// Advances the floor of a level, but not above `bound`. The walk ends at the first entry
     /// at or above `stop`, dead or alive.
-    fn advance(&self, index: Index, version: i32, level: i32, bound: Key, stop: Key) {
+    fn advance(
+        &self,
+        index: Index,
+        version: i32,
+        level: i32,
+        bound: Key,
+        stop: Key,
+        is_passed: &dyn Fn(&Identity) -> bool,
+    ) {
         let name = self.name(index, version);
         let bucket = bucket_of(&name);
         let now = time::clock();
@@ -200,13 +214,21 @@ impl QueueFloors {
             let now = time::clock();
             Memory::write(bucket, |b| b.renew_advance(&name, level, advance, now));
         };
-        let reached = self.walk(&name, level, advance.from, stop, renew);
+        let reached = self.walk(&name, level, advance.from, stop, is_passed, renew);
         guard.reached = Some(reached.min(bound));
     }
 
     /// Returns the key of the first entry from `from` on whose document is alive or may become
     /// so, or of the first entry at or above `stop`. Calls `renew` now and then.
-    fn walk(&self, name: &Name, level: i32, from: Key, stop: Key, renew: impl Fn()) -> Key {
+    fn walk(
+        &self,
+        name: &Name,
+        level: i32,
+        from: Key,
+        stop: Key,
+        is_passed: &dyn Fn(&Identity) -> bool,
+        renew: impl Fn(),
+    ) -> Key {
         match name.index {
             Index::Pick => {
                 let key = |columns: &[Column; 3]| match *columns {
@@ -228,7 +250,7 @@ impl QueueFloors {
                         Column::Int8(from.seq),
                     ],
                     |columns| key(columns) >= stop,
-                    |subject| is_leased_late(self.table, subject),
+                    is_passed,
                     renew,
                 )
                 .map_or(Key::LAST, |columns| key(&columns))
@@ -282,14 +304,6 @@ impl QueueFloors {
     pub fn count_answered_poll(&self) {
         increment(|c| &c.polls_answered);
     }
-}
-
-/// Returns whether a document is leased, and only shared memory says so.
-pub fn is_leased_late(table: Oid, subject: &[u8]) -> bool {
-    let table = table.to_u32();
-    late::memory::exists()
-        && late::memory::has_leases(table)
-        && late::memory::is_leased(&late::memory::name(table, subject))
 }
 
 /// Ends an advance when it goes out of scope, also when an error causes that.

@@ -5,16 +5,15 @@
 
 use std::collections::HashMap;
 use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgrx::pg_sys::Oid;
 
 use crate::domain::names::QueueName;
-use crate::late;
 use crate::pg::lasting::{Lasting, lasting};
 use crate::pg::transaction::{self, End};
 use crate::pg::{durability, relation, session, time, utility};
-use crate::settings;
 use crate::signals::board::{Board, board};
 use crate::signals::waiters::waiters;
 use crate::signals::{announce, foreign_writes, wakeups};
@@ -22,17 +21,17 @@ use crate::signals::{announce, foreign_writes, wakeups};
 /// Whether this transaction has written counter events.
 static HAS_EVENTS: AtomicBool = AtomicBool::new(false);
 
+/// What ends with a transaction before others are told of its end.
+static FIRST: OnceLock<fn(End)> = OnceLock::new();
+
 /// Registers the function that sends the signals at the end of every transaction of this
-/// process. Called from `_PG_init`. Without shared memory there are no processes to signal to.
-pub fn watch() {
+/// process, after `first`. Called from `_PG_init`. Without shared memory there are no processes to signal to.
+pub fn watch(first: fn(End)) {
+    let _ = FIRST.set(first);
     utility::listen(utility::Listener {
         prepared_ended,
         documents_altered: documents_changed,
     });
-    // The shared memory does not exist yet.
-    if settings::late_lease_slots() > 0 {
-        transaction::on_subtransaction_rollback(late::changes::subtransaction_rolled_back);
-    }
     transaction::on_end(|end| {
         let (board, database) = (board(), session::database());
         if end != End::Committing {
@@ -40,7 +39,9 @@ pub fn watch() {
         }
         let writes = board.map(|board| &board.foreign_writes);
         foreign_writes::transaction_ended(end, writes, database);
-        late::changes::transaction_ended(end);
+        if let Some(first) = FIRST.get() {
+            first(end);
+        }
         match end {
             End::Committing => {
                 announce::before_commit(board, database);

@@ -85,6 +85,8 @@ create table fetchq.queues (
     expire_after interval,
     -- How long a document can be leased, however often its lease is extended.
     max_run interval,
+    -- How long a lease is only in shared memory before it is written; NULL: as the server says.
+    lease_write_delay interval,
     -- Who has set the dead-letter queue: documents move there as long as that role manages
     -- this queue and may push there.
     -- NULL: everybody may. A name, so that a dump can be restored where the role does not exist.

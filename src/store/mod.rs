@@ -23,3 +23,13 @@ pub mod reports;
 pub mod settle;
 pub mod setup;
 pub mod upkeep;
+
+use crate::settings;
+
+/// Has statements see leases that are not written yet, if the server can have any. Called from `_PG_init`
+/// while libraries are preloaded.
+pub fn install() {
+    if settings::late_lease_slots() > 0 {
+        queues::open_queue::install_barrier(documents::late_leases::before);
+    }
+}

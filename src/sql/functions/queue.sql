@@ -24,6 +24,13 @@ as 'MODULE_PATHNAME', 'queue_truncate_wrapper';
 comment on function fetchq.queue_truncate(text, boolean) is
     'Removes all documents of a queue; with empty, also removes its logs, snapshots and history, and makes its jobs due';
 
+create function fetchq.leases_write(queue text, out written bigint)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'leases_write_wrapper';
+comment on function fetchq.leases_write(text) is
+    'Has the leases of a queue that are only in shared memory written and committed, and lets none be late until the transaction ends';
+
 create function fetchq.queue_truncate_all(empty boolean default false, out success boolean)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp

@@ -1,10 +1,10 @@
 //! Whether a document can be picked now, and if not, when: for waiters, and for picks with a
 //! limit. The limits themselves are in `limits.rs`.
 
+use crate::late::memory;
 use crate::pg::documents_check::Access;
 use crate::pg::spi;
 use crate::pg::value::Arg;
-use crate::ready::floors;
 use crate::ready::group::View;
 use crate::ready::key::PickKey;
 use crate::store::queues::open_queue::Queue;
@@ -76,7 +76,9 @@ pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
         if has_unlocked(queue, version, Some(level), now) {
             return Readiness::Now;
         }
-        floors.advance_level(version, level.id, PickKey::LAST);
+        floors.advance_level(version, level.id, PickKey::LAST, &|subject| {
+            memory::has_lease(queue.table, subject)
+        });
         let advanced = floors.levels(version).and_then(|levels| {
             let same = levels.as_slice().iter().find(|view| view.id == level.id);
             same.map(|view| view.floor.next_iteration())
@@ -155,7 +157,9 @@ pub fn available(queue: &Queue, version: i32, now: i64, limit: i32) -> i32 {
         let n: Option<i32> = spi::connect(|spi| queue.run(spi, &COUNT_OF_LEVEL, &args).get(0, 1));
         match n.unwrap_or(0) {
             // With the floor advanced, the next poll needs no query.
-            0 => floors.advance_level(version, level.id, PickKey::LAST),
+            0 => floors.advance_level(version, level.id, PickKey::LAST, &|subject| {
+                memory::has_lease(queue.table, subject)
+            }),
             n => found += n,
         }
     }
@@ -173,7 +177,7 @@ fn has_unlocked(queue: &Queue, version: i32, level: Option<&View>, now: i64) -> 
         });
         documents.read_ready(version, from, now);
         while let Some(row) = documents.next() {
-            let is_leased = || floors::is_leased_late(queue.table, row.subject_bytes());
+            let is_leased = || memory::has_lease(queue.table, &row.identity());
             if documents.is_free() && !row.has_expired() && !is_leased() {
                 return true;
             }

@@ -290,7 +290,8 @@ const PACK: &str = "with
         cross join lateral (values
             (e.queue_id, 'wait', case when e.event {>} $8 then e.bucket {/} $9
                 when e.event {=} any ($4) then e.bucket end, e.n),
-            (e.queue_id, 'run', case when e.event {>} $8 then nullif(e.bucket {%} $9, $10)
+            (e.queue_id, 'run', case when e.event {>} $8
+                    then case when e.bucket {%} $9 {<>} $10 then e.bucket {%} $9 end
                 when not e.event {=} any ($4) then e.bucket end, e.n)) t (queue_id, kind, bucket, n)
         where t.bucket is not null
         group by 1, 2, 3

@@ -7,8 +7,10 @@
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
 use crate::domain::timing::Tally;
+use crate::late::memory;
 use crate::pg::documents::{Change, Column};
 use crate::pg::documents_check::Access;
+use crate::pg::index_walk::Identity;
 use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time::Interval;
@@ -22,7 +24,7 @@ use crate::store::bounds::limits::{self, PickKind};
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{note_lease, row_settled, subjects_settled, waiter_key};
 use crate::store::documents::history;
-use crate::store::documents::late_leases::{self, Claimed, Claims};
+use crate::store::documents::late_leases::{self, Claimed, Claims, Wanted};
 use crate::store::documents::lease_durability::{self, attempt_begun};
 use crate::store::documents::leases::Lease;
 use crate::store::documents::pick_columns::{
@@ -196,11 +198,14 @@ fn pick_level(
     if pick.is_over {
         return claimed.n;
     }
+    let is_passed = |document: &Identity| memory::has_lease(queue.table, document);
     match claimed.last {
         // If nothing is left in the level, the next poll needs no query.
-        None => floors.advance_level(pick.version, level.id, PickKey::LAST),
+        None => floors.advance_level(pick.version, level.id, PickKey::LAST, &is_passed),
         // The key of a document that was visible.
-        Some(last) if advance_is_due => floors.advance_level(pick.version, level.id, last),
+        Some(last) if advance_is_due => {
+            floors.advance_level(pick.version, level.id, last, &is_passed)
+        }
         Some(_) => {}
     }
     claimed.n
@@ -244,7 +249,17 @@ fn claim_rows(
         (priority, floor)
     });
     documents.read_ready(pick.version, from, pick.now);
-    let mut late = Claims::begin(queue, pick, expires_at);
+    let wanted = Wanted {
+        lease: match pick.mode {
+            PickMode::Lease(lease) => Some(lease),
+            PickMode::Remove => None,
+        },
+        limit: pick.limit,
+        version: pick.version,
+        now: pick.now,
+        expires_at,
+    };
+    let mut late = Claims::begin(queue, wanted);
     let mut n_late = 0;
     while claimed.n < limit
         && let Some(mut row) = documents.next()

@@ -8,26 +8,25 @@
 //! Everybody but a pick and a settlement sees leases in the rows alone: a [`Scope`] says what has to be
 //! written before a statement runs.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::domain::timing::{self, Tally};
+use crate::error::{Error, Result};
 use crate::late::changes;
 use crate::late::memory;
 use crate::late::table::{Claim, Hold, Lease as Late, Name};
 use crate::pg::documents::{Column, Documents, Row};
 use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
-use crate::pg::{process, relation, session, time, transaction};
+use crate::pg::{process, relation, session, time, transaction, virtual_transaction};
 use crate::ready::key::PickKey;
 use crate::settings;
 use crate::signals::board::board;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::note_lease;
-use crate::store::documents::doc_lease::{Pick, PickMode};
 use crate::store::documents::lease_durability;
 use crate::store::documents::leases::Lease;
 use crate::store::documents::pick_columns::column;
@@ -141,40 +140,42 @@ pub enum Claimed {
     Taken,
 }
 
+/// What a pick wants.
+pub struct Wanted<'a> {
+    /// The lease of the documents. None: they are removed.
+    pub lease: Option<&'a Lease>,
+    /// So many at most.
+    pub limit: i32,
+    pub version: i32,
+    /// In microseconds since 2000, as the next one.
+    pub now: i64,
+    pub expires_at: i64,
+}
+
 /// The claims of a pick.
 pub struct Claims<'a> {
     /// None: the server has no late leases.
     table: Option<u32>,
-    lease: Option<&'a Lease>,
+    wanted: Wanted<'a>,
     /// When the leases are written at the latest, in microseconds since 2000. None: at once.
     write_at: Option<i64>,
-    now: i64,
-    expires_at: i64,
-    version: i32,
     last: Option<Name>,
     overdue: Vec<Name>,
 }
 
 impl<'a> Claims<'a> {
     /// Begins the claims of a pick.
-    pub fn begin(queue: &Queue, pick: &Pick<'a>, expires_at: i64) -> Self {
+    pub fn begin(queue: &Queue, wanted: Wanted<'a>) -> Self {
         let exists = memory::exists();
-        let lease = match pick.mode {
-            PickMode::Lease(lease) => Some(lease),
-            PickMode::Remove => None,
-        };
-        let (delay, now) = (settings::lease_write_delay(), pick.now);
-        let duration = expires_at.saturating_sub(now);
+        let delay = settings::lease_write_delay(queue.policy.lease_write_delay);
+        let duration = wanted.expires_at.saturating_sub(wanted.now);
         let is_late = exists
-            && lease.is_some_and(|lease| !lease.is_bound())
-            && may_be_late(queue, pick.limit, duration, delay);
+            && wanted.lease.is_some_and(|lease| !lease.is_bound())
+            && may_be_late(queue, wanted.limit, duration, delay);
         Self {
             table: exists.then(|| queue.table.to_u32()),
-            lease,
-            write_at: is_late.then(|| now.saturating_add(delay)),
-            now,
-            expires_at,
-            version: pick.version,
+            write_at: is_late.then(|| wanted.now.saturating_add(delay)),
+            wanted,
             last: None,
             overdue: Vec::new(),
         }
@@ -192,19 +193,19 @@ impl<'a> Claims<'a> {
             false => row.int4(Column::MaxAttempts),
         };
         let is_last = key.attempts.saturating_add(1) >= max_attempts;
-        if let (Some(lease), Some(write_at), false) = (self.lease, self.write_at, is_last) {
+        if let (Some(lease), Some(write_at), false) = (self.wanted.lease, self.write_at, is_last) {
             let (block, offset) = row.place();
             let late = Late {
                 block,
                 offset,
-                version: self.version,
+                version: self.wanted.version,
                 priority: row.int4(Column::Priority),
                 key,
                 created_at: row.timestamp(Column::CreatedAt).unwrap_or(0),
                 number: lease.number(),
                 worker_session: lease.worker_session(queue.id),
-                picked_at: self.now,
-                expires_at: self.expires_at,
+                picked_at: self.wanted.now,
+                expires_at: self.wanted.expires_at,
                 write_at,
             };
             match changes::claim(name, late) {
@@ -240,7 +241,7 @@ impl<'a> Claims<'a> {
     }
 
     fn taken(&mut self, name: Name, write_at: Option<i64>) -> Claimed {
-        if write_at.is_some_and(|at| at.saturating_add(OVERDUE_US) < self.now) {
+        if write_at.is_some_and(|at| at.saturating_add(OVERDUE_US) < self.wanted.now) {
             self.overdue.push(name);
         }
         Claimed::Taken
@@ -509,6 +510,46 @@ pub fn before_changing(name: &QueueName) {
     }
 }
 
+/// For how long the background worker is asked to write leases that nobody has now: microseconds.
+const WRITE_TIMEOUT_US: i64 = 10_000_000;
+
+/// Has all late leases of a queue written and committed, except those of this transaction, which it writes;
+/// and allows none until the transaction ends. Waits for other transactions as for a lock. Returns how many
+/// there were.
+///
+/// Fails with `Error::LeasesNotWritten` when the background worker cannot do so.
+pub fn write_all(name: &QueueName) -> Result<i64> {
+    let queue = Queue::open(name)?;
+    let Some(table) = table_of(name) else {
+        return Ok(0);
+    };
+    changes::close(table);
+    let own = changes::claimed(table);
+    let mut there: HashSet<Name> = memory::names(table).into_iter().collect();
+    let mut until = time::clock() + WRITE_TIMEOUT_US;
+    loop {
+        flush(table);
+        let left = memory::names(table);
+        let Some(name) = left.iter().find(|name| !own.contains(name)) else {
+            break;
+        };
+        there.extend(left.iter().copied());
+        match changes::try_hold(*name, false) {
+            Hold::Busy(other) => {
+                virtual_transaction::wait_for(other);
+                until = time::clock() + WRITE_TIMEOUT_US;
+            }
+            Hold::Lease(..) => changes::give_back(name),
+            _ => {}
+        }
+        if time::clock() > until {
+            return Err(Error::LeasesNotWritten(queue.name.as_str().to_owned()));
+        }
+    }
+    before(&queue, Scope::Table, &[]);
+    Ok(i64::try_from(there.len()).unwrap_or(i64::MAX))
+}
+
 /// Has the counters say how many documents are leased.
 pub fn before_counters() {
     if memory::exists() && memory::has_any() {
@@ -601,19 +642,4 @@ fn write_held(queue: &Queue, held: &[(Name, Late)]) {
             false => changes::void(name),
         }
     }
-}
-
-thread_local! {
-    /// What the statements of a queue have to see, by their keys.
-    static SCOPES: RefCell<HashMap<usize, Scope>> = RefCell::default();
-}
-
-/// Returns what a statement has to see, which is found out once.
-pub fn scope(statement: &'static Statement) -> Scope {
-    SCOPES.with(|scopes| {
-        *scopes
-            .borrow_mut()
-            .entry(statement.key())
-            .or_insert_with(|| statement.scope())
-    })
 }

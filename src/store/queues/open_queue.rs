@@ -9,13 +9,13 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::rc::Rc;
+use std::sync::OnceLock;
 
 use pgrx::pg_sys::{Oid, TransactionId};
 
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
-use crate::late;
 use crate::pg::documents::Documents;
 use crate::pg::documents_check::{Access, Indexes};
 use crate::pg::invalidation::{self, Invalidated, Reader};
@@ -36,7 +36,6 @@ use crate::settings;
 use crate::signals::announce;
 use crate::signals::board::board;
 use crate::signals::foreign_writes::Own;
-use crate::store::documents::late_leases;
 use crate::store::queues::plans::PlanSet;
 use crate::store::queues::policy::Policy;
 use crate::store::queues::queue_catalog::{self, QueueInfo};
@@ -299,16 +298,12 @@ impl Queue {
 
     /// Writes the late leases that a statement has to see.
     fn before(&self, statement: &'static Statement, args: &[Arg]) {
-        if late::memory::exists() {
-            late_leases::before(self, late_leases::scope(statement), args);
-        }
+        before(self, || statement.scope(), args);
     }
 
     /// The same for a statement that is no static.
     pub fn before_scope(&self, scope: Scope) {
-        if late::memory::exists() {
-            late_leases::before(self, scope, &[]);
-        }
+        before(self, || scope, &[]);
     }
 
     fn plan(&self, spi: &Spi, statement: &'static Statement, args: &[Arg]) -> Rc<Plan> {
@@ -434,10 +429,24 @@ impl Queue {
 
     /// Runs a cold statement on the queue's tables, without keeping its plan.
     pub fn once<'s>(&self, spi: &'s Spi, sql: &str, args: &[Arg]) -> Rows<'s> {
-        if late::memory::exists() {
-            late_leases::before(self, Scope::of(sql), args);
-        }
+        before(self, || Scope::of(sql), args);
         spi.once(&render(sql, &self.name), args)
+    }
+}
+
+/// What has to be done before something runs that reads or changes documents. The room `documents` does it.
+type Barrier = fn(&Queue, Scope, &[Arg]);
+
+static BARRIER: OnceLock<Barrier> = OnceLock::new();
+
+/// Says what has to be done before statements run on the tables of a queue. Called from `_PG_init`.
+pub fn install_barrier(barrier: Barrier) {
+    let _ = BARRIER.set(barrier);
+}
+
+fn before(queue: &Queue, scope: impl FnOnce() -> Scope, args: &[Arg]) {
+    if let Some(barrier) = BARRIER.get() {
+        barrier(queue, scope(), args);
     }
 }
 

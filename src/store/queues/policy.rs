@@ -106,6 +106,9 @@ pub struct Policy {
     pub expire_after: Option<(i32, i32, i64)>,
     /// How long a document can be leased, however often its lease is extended: microseconds.
     pub max_run: Option<i64>,
+    /// How long a lease is only in shared memory before it is written: microseconds. None: as the setting of
+    /// the server says.
+    pub lease_write_delay: Option<i64>,
 }
 
 /// How long a lease lasts where neither the worker nor the queue says: 5 minutes.
@@ -146,6 +149,7 @@ impl Policy {
             lease_duration: rows.interval(0, column(15)).unwrap_or(LEASE_DURATION),
             expire_after: rows.interval(0, column(17)),
             max_run: micros(18),
+            lease_write_delay: micros(19),
         }
     }
 
@@ -158,7 +162,7 @@ impl Policy {
 
 /// The microseconds of an interval, as PostgreSQL compares intervals: a month has 30 days, a
 /// day 24 hours.
-fn micros((months, days, micros): (i32, i32, i64)) -> i64 {
+pub fn micros((months, days, micros): (i32, i32, i64)) -> i64 {
     let days = i64::from(months) * 30 + i64::from(days);
     days.saturating_mul(86_400_000_000).saturating_add(micros)
 }

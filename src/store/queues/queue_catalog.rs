@@ -141,6 +141,7 @@ static QUEUE: Statement = Statement::new(
         q.dead_letter_by::pg_catalog.text as dead_letter_by,
         q.expire_after as expire_after,
         q.max_run as max_run,
+        q.lease_write_delay as lease_write_delay,
 
         -- The index of documents that expire, as it was made.
         (select i.indexrelid from pg_catalog.pg_index i
@@ -162,7 +163,7 @@ static QUEUE: Statement = Statement::new(
 const FIRST_SETTING: i32 = 9;
 
 /// How many settings it has. The column after them is the expiry index.
-const SETTINGS: i32 = 19;
+const SETTINGS: i32 = 20;
 
 /// Reads what is known of a queue, whose docs table the caller has locked. None: the queue is
 /// not registered.

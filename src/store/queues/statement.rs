@@ -5,6 +5,8 @@
 //! `pg::operators` replaces the markers for operators.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::HashMap;
 
 use crate::domain::document::{InHistory, kept};
 use crate::domain::names::{QueueName, SUBJECT_MAX};
@@ -65,6 +67,11 @@ impl Scope {
     }
 }
 
+thread_local! {
+    /// What the statements have to see, by their keys.
+    static SCOPES: RefCell<HashMap<usize, Scope>> = RefCell::default();
+}
+
 /// The SQL of a statement, with markers.
 enum Sql {
     Written(&'static str),
@@ -96,9 +103,14 @@ impl Statement {
         self
     }
 
-    /// What the statement has to see.
-    pub fn scope(&self) -> Scope {
-        self.scope.unwrap_or_else(|| Scope::of(&self.sql()))
+    /// What the statement has to see, which is found out once.
+    pub fn scope(&'static self) -> Scope {
+        SCOPES.with(|scopes| {
+            *scopes
+                .borrow_mut()
+                .entry(self.key())
+                .or_insert_with(|| self.scope.unwrap_or_else(|| Scope::of(&self.sql())))
+        })
     }
 
     fn sql(&self) -> Cow<'static, str> {

@@ -9,6 +9,7 @@ use pgrx::pg_sys::Oid;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
+use crate::late::memory;
 use crate::pg::index_look::{self, Look, PickLook, PickScan, ReadLock};
 use crate::pg::index_walk::Column;
 use crate::pg::snapshot::Snapshot;
@@ -314,7 +315,7 @@ impl Sight<'_> {
                 prefix,
                 from,
                 is_beyond,
-                |subject| floors::is_leased_late(table, subject),
+                |document| memory::has_lease(table, document),
                 &mut budget.entries,
             ),
             _ => Look::Unknown,

@@ -17,7 +17,7 @@ use crate::store::bounds::cap;
 use crate::store::bounds::keys_setup;
 use crate::store::bounds::rate;
 use crate::store::documents::late_leases;
-use crate::store::queues::policy::KeyOrder;
+use crate::store::queues::policy::{KeyOrder, micros};
 use crate::store::queues::queue::{self, lock_against_drop};
 use crate::store::queues::queue_places;
 use crate::store::queues::queue_tables;
@@ -39,11 +39,15 @@ pub fn parse(settings: Jsonb) -> Result<Changes> {
 /// long ago can still be computed.
 const MAX_LENGTH_US: i128 = 1000 * 12 * 30 * 86_400_000_000;
 
+/// The longest delay of a lease, in microseconds: that of `fetchq.lease_write_delay`.
+const MAX_DELAY_US: i128 = 60_000_000;
+
 /// Asks the server whether a text of the settings is valid.
 fn is_valid(check: Check) -> bool {
     match check {
         Check::Duration(text) => length(&text).is_some_and(|n| (0..=MAX_LENGTH_US).contains(&n)),
         Check::Span(text) => length(&text).is_some_and(|n| (1..=MAX_LENGTH_US).contains(&n)),
+        Check::Delay(text) => length(&text).is_some_and(|n| (0..=MAX_DELAY_US).contains(&n)),
         Check::Policy(rules) => rules.iter().all(is_valid_rule),
     }
 }
@@ -84,7 +88,8 @@ const DESCRIBE: &str = "select pg_catalog.jsonb_build_object(
         'current_version', r.current_version,
         'lease', r.lease_duration,
         'expire_after', r.expire_after,
-        'max_run', r.max_run)
+        'max_run', r.max_run,
+        'lease_write_delay', r.lease_write_delay)
     from fetchq.queues q, pg_catalog.jsonb_populate_record(q, $2) r
     where q.name {=} $1";
 
@@ -113,21 +118,23 @@ pub fn settings(name: &QueueName) -> Result<Jsonb> {
 
 const GET_LIMITS: &str =
     "select max_active, rate_limit, rate_interval::pg_catalog.text, is_ordered, max_active_per_key,
-        coalesce(greatest(keep_completed, keep_killed, keep_dropped) {>} interval '0', false)
+        coalesce(greatest(keep_completed, keep_killed, keep_dropped) {>} interval '0', false),
+        lease_write_delay
     from fetchq.queues where name {=} $1";
 
 const CHANGE: &str = "update fetchq.queues q set (
         max_attempts, retry_base, retry_factor, retry_max_delay, retry_jitter,
         keep_completed, keep_killed, keep_dropped, dead_letter,
         max_active, max_active_per_key, rate_limit, rate_interval, is_ordered, is_active,
-        logs_retention, metrics_retention, current_version, lease_duration, expire_after, max_run
+        logs_retention, metrics_retention, current_version, lease_duration, expire_after, max_run,
+        lease_write_delay
     ) = (
         select r.max_attempts, r.retry_base, r.retry_factor, r.retry_max_delay, r.retry_jitter,
             r.keep_completed, r.keep_killed, r.keep_dropped, r.dead_letter,
             r.max_active, r.max_active_per_key, r.rate_limit, r.rate_interval, r.is_ordered,
             r.is_active,
             r.logs_retention, r.metrics_retention, r.current_version, r.lease_duration,
-            r.expire_after, r.max_run
+            r.expire_after, r.max_run, r.lease_write_delay
         from pg_catalog.jsonb_populate_record(q, $2) r
     ) where q.name {=} $1";
 
@@ -140,6 +147,8 @@ struct Limits {
     is_ordered: bool,
     max_active_per_key: Option<i32>,
     has_history: bool,
+    /// In microseconds.
+    lease_write_delay: Option<i64>,
 }
 
 impl Limits {
@@ -176,6 +185,7 @@ fn limits(name: &QueueName) -> Result<Limits> {
             is_ordered: rows.get(0, 4).unwrap_or(false),
             max_active_per_key: rows.get(0, 5),
             has_history: rows.get(0, 6).unwrap_or(false),
+            lease_write_delay: rows.interval(0, 7).map(micros),
         })
     })
 }
@@ -236,6 +246,9 @@ fn apply(name: &QueueName, changes: &Changes) -> Result<()> {
     }
     if changes.any(&["is_ordered", "max_active_per_key"]) {
         keys_setup::change(name, id, before.key_order(), after.key_order())?;
+    }
+    if changes.any(&["lease_write_delay"]) && before.lease_write_delay != after.lease_write_delay {
+        queue_tables::set_fillfactor(name, after.lease_write_delay);
     }
     if let Some(on) = changes.notify {
         triggers::set_notify(name, on);

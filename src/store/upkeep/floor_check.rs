@@ -1,6 +1,8 @@
 //! Looks for documents below the ready floors, in case a floor was too high.
 
 use crate::domain::status::Status;
+use crate::late::memory;
+use crate::pg::index_walk::Identity;
 use crate::pg::session;
 use crate::pg::spi;
 use crate::pg::subtransaction;
@@ -80,7 +82,8 @@ fn below(
 
 // Index: pick, a range of one priority up to the floor. The rows are locked as above.
 static LIST_READY: Statement = Statement::new(
-    "select c.next_iteration, c.attempts, c.seq, c.subject::pg_catalog.text from only {docs} c
+    "select c.next_iteration, c.attempts, c.seq, c.subject::pg_catalog.text, c.created_at
+     from only {docs} c
      where c.version {=} $1
          and c.priority {=} $2
          and c.status {=} {pending}
@@ -139,11 +142,18 @@ fn ready_below(queue: &Queue, version: i32, priority: i32, floor: PickKey) -> Ve
         let key = |row| {
             let subject: String = rows.get(row, 4)?;
             // The row is locked, so nobody settles it meanwhile.
-            if floors::is_leased_late(queue.table, subject.as_bytes()) {
-                return None;
-            }
-            let (time, attempts) = (rows.timestamp(row, 1)?, rows.get(row, 2)?);
-            Some(PickKey::new(time, attempts, rows.get(row, 3)?))
+            let (time, attempts, seq) = (
+                rows.timestamp(row, 1)?,
+                rows.get(row, 2)?,
+                rows.get(row, 3)?,
+            );
+            let document = Identity {
+                subject: subject.as_bytes(),
+                seq,
+                created_at: rows.timestamp(row, 5).unwrap_or(0),
+            };
+            let is_leased = memory::has_lease(queue.table, &document);
+            (!is_leased).then(|| PickKey::new(time, attempts, seq))
         };
         (0..rows.len()).filter_map(key).collect()
     })

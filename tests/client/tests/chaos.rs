@@ -112,6 +112,8 @@ async fn run(name: &str, beside: Beside) {
     drop(setup);
     let ledger = match beside {
         Beside::LateLeases(delay) => Ledger::losing(delay),
+        // Every test can be run with late leases, as tests/client/src/cluster.rs says.
+        _ if std::env::var_os("FETCHQ_LATE_LEASES").is_some() => Ledger::losing(1000),
         _ => Ledger::default(),
     };
     let ledger = Arc::new(ledger);

@@ -150,7 +150,10 @@ async fn whatever_changes_a_leased_document_sees_its_lease() {
     let other = server.connect("postgres").await;
     for (verb, found) in [
         ("select fetchq.doc_cancel('q', 'x')", "-1"),
-        ("select fetchq.doc_put('q', 'x', '{\"n\": 2}', mode => 'replace')", "2"),
+        (
+            "select fetchq.doc_put('q', 'x', '{\"n\": 2}', mode => 'replace')",
+            "2",
+        ),
         ("select fetchq.doc_extend('q', 'x', '2 hours', NUMBER)", "2"),
         (
             "select fetchq.docs_extend('q', '[{\"subject\": \"x\", \"lease\": NUMBER}]', '2 hours')",
@@ -251,6 +254,8 @@ async fn documents_that_others_have_changed_are_not_settled_by_mistake() {
         .sql("delete from fetchq_data.q__docs; select fetchq.doc_put('q', 'x')")
         .await;
     assert_eq!(session.state(&complete(&x)).await, "55000");
+    // The error arrives before its transaction has ended.
+    session.sql("select 1").await;
     let again = lease(&other).await.expect("the new one is leased");
     assert_eq!(session.state(&complete(&x)).await, "55000");
     assert_eq!(other.text(&complete(&again)).await, "1");
@@ -263,6 +268,8 @@ async fn documents_that_others_have_changed_are_not_settled_by_mistake() {
         .sql("truncate fetchq_data.q__docs restart identity; select fetchq.doc_put('q', 'x')")
         .await;
     assert_eq!(session.state(&complete(&x)).await, "55000");
+    // The error arrives before its transaction has ended.
+    session.sql("select 1").await;
     let again = lease(&other).await.expect("the new one is leased");
     assert_eq!(other.text(&complete(&again)).await, "1");
     // A table that is written anew.
@@ -299,6 +306,77 @@ async fn leases_are_written_at_once_where_there_is_no_room() {
     session
         .sql("select fetchq.doc_complete('q', subject, lease => lease) from held")
         .await;
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
+
+#[tokio::test]
+async fn a_subject_that_is_stored_compressed_is_found() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_long", "").await;
+    let mut session = server.connect("postgres").await;
+    // Everything else is shorter, so that the subject is what the server compresses.
+    session
+        .sql(
+            "select fetchq.doc_put('q', repeat('\u{1f41f}', 250), jsonb_build_object('p', (select string_agg(md5(n::text), '') from generate_series(1, 28) n)),
+                 ordering_key => (select string_agg(md5(n::text), '') from generate_series(1, 7) n))",
+        )
+        .await;
+    assert_eq!(
+        session
+            .text("select pg_column_size(subject) < 500 from fetchq_data.q__docs")
+            .await,
+        "t"
+    );
+    let x = lease(&session).await.expect("the document");
+    assert_eq!(lease(&session).await, None);
+    assert_eq!(session.text(&complete(&x)).await, "1");
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
+
+#[tokio::test]
+async fn a_queue_has_a_delay_of_its_own_and_its_leases_are_written_on_request() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_queue", "").await;
+    let mut session = server.connect("postgres").await;
+    let other = server.connect("postgres").await;
+    session
+        .sql(
+            "select fetchq.doc_put('q', s) from unnest('{a,b,c,d}'::text[]) s;
+             select fetchq.queue_configure('q', '{\"lease_write_delay\": \"0\"}')",
+        )
+        .await;
+    let a = lease(&other).await.expect("a");
+    assert_eq!(session.text(RAW).await, "2,1,1,1");
+    session
+        .sql("select fetchq.queue_configure('q', '{\"lease_write_delay\": \"30 s\"}')")
+        .await;
+    let b = lease(&other).await.expect("b");
+    assert_eq!(session.text(RAW).await, "2,1,1,1");
+    // Those of other sessions are committed, and no lease is late until the end.
+    session.sql("begin").await;
+    assert_eq!(session.text("select fetchq.leases_write('q')").await, "1");
+    assert_eq!(other.text(RAW).await, "2,2,1,1");
+    let c = lease(&other).await.expect("c");
+    assert_eq!(other.text(RAW).await, "2,2,2,1");
+    session.sql("commit").await;
+    // It waits for a transaction that has leased.
+    other.sql("begin").await;
+    let d = lease(&other).await.expect("d");
+    session.sql("set lock_timeout = 300").await;
+    let write = "select fetchq.leases_write('q')";
+    assert_eq!(session.state(write).await, "55P03");
+    other.sql("commit").await;
+    assert_eq!(session.text(write).await, "1");
+    assert_eq!(session.text(RAW).await, "2,2,2,2");
+    for doc in [a, b, c, d] {
+        assert_eq!(session.text(&complete(&doc)).await, "1");
+    }
     counters_are_exact(&mut session, "q").await;
     cluster.stop("fast");
 }

@@ -1,6 +1,6 @@
 //! Queues move with all that belongs to them.
 
-use fetchq_client_tests::{Cluster, Server, Session, counters_are_exact};
+use fetchq_client_tests::{Cluster, Server, Session, counters_are_exact, state_of, wait_until};
 
 use super::{SETTINGS, database, ends_with, is_clean, live, mover, pair};
 
@@ -267,4 +267,84 @@ async fn a_queue_moves_to_another_database_of_its_server() {
     assert!(line.starts_with("moved 1 queue, 50 documents"), "{line}");
     let there = to.connect().await;
     assert_eq!(live(&here, &there).await, (false, true));
+}
+
+#[tokio::test]
+async fn leases_that_are_not_written_yet_move_with_their_documents() {
+    if std::env::var("FETCHQ_NO_PRELOAD").as_deref() == Ok("1") {
+        return;
+    }
+    let late = format!(
+        "{SETTINGS}\nfetchq.background_worker = on\nfetchq.late_lease_slots = 4096\nfetchq.lease_write_delay = 60s"
+    );
+    let cluster = Cluster::new("move-late", &late);
+    let from = database(&cluster).await;
+    let to = cluster.server().database("moving_to").await;
+    let (here, there) = (from.connect().await, to.connect().await);
+    here.sql(
+        "select fetchq.queue_create('q');
+         select fetchq.doc_append('q', '{}') from generate_series(1, 3000)",
+    )
+    .await;
+    let lease = "select subject, lease from fetchq.doc_lease('q', 1, '1 hour')";
+    wait_until("a lease is late", async || {
+        here.sql(lease).await;
+        let held = "select count(*) from fetchq_data.q__docs where status = 2";
+        let is_late = here.text(held).await == "0";
+        here.sql("select fetchq.lease_list('q')").await;
+        is_late
+    })
+    .await;
+    let before: usize = here
+        .text("select count(*) from fetchq_data.q__docs where status = 1")
+        .await
+        .parse()
+        .unwrap();
+    let mut command = mover(&from, &to, &["q"]);
+    let moved = tokio::task::spawn_blocking(move || ends_with(&mut command, 0));
+    let (mut held, mut completed) = (Vec::new(), 0);
+    loop {
+        let row = match here.query_opt(lease, &[]).await {
+            Ok(row) => row.expect("there are enough documents"),
+            Err(e) => {
+                assert_eq!(state_of(&e), "3D000", "{e:?}");
+                break;
+            }
+        };
+        let (subject, lease): (String, i64) = (row.get(0), row.get(1));
+        if lease % 4 == 0 || held.len() > completed {
+            let done = here
+                .query_one(
+                    "select fetchq.doc_complete('q', $1, lease => $2)",
+                    &[&subject, &lease],
+                )
+                .await;
+            match done {
+                Ok(_) => completed += 1,
+                Err(_) => held.push((subject, lease)),
+            }
+        } else {
+            held.push((subject, lease));
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+    moved.await.expect("the move");
+    assert!(
+        held.len() > 10 && completed > 10,
+        "{} {completed}",
+        held.len()
+    );
+    for (subject, lease) in &held {
+        let done = there
+            .query_one(
+                "select fetchq.doc_complete('q', $1, lease => $2)",
+                &[subject, lease],
+            )
+            .await;
+        assert_eq!(done.expect("the lease has moved").get::<_, i32>(0), 1);
+    }
+    let left = there
+        .text("select count(*) from fetchq_data.q__docs where status = 1")
+        .await;
+    assert_eq!(left, (before - completed - held.len()).to_string());
 }
