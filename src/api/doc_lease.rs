@@ -4,10 +4,12 @@ use std::rc::Rc;
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{lenient, limit_or, queue_name, respond_write};
+use crate::api::entry::{lenient, limit_or, queue_name, respond, respond_write};
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
+use crate::late::memory;
 use crate::pg::call::{Call, Reply};
+use crate::pg::index_walk::Identity;
 use crate::pg::relation;
 use crate::pg::row_sink::RowSink;
 use crate::pg::time::{self, Interval};
@@ -41,6 +43,21 @@ fn doc_lease(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             Ok(())
         })?;
         Ok(out.done())
+    })
+}
+
+/// `is_leased_late(docs, subject, seq, created_at)`: whether a document of a table is leased, and only shared
+/// memory says so. For the statements that pick.
+#[pg_extern(sql = false)]
+fn is_leased_late(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        let table = call.int(0, "docs")?.cast_unsigned();
+        let document = Identity {
+            subject: call.text(1, "subject")?.as_bytes(),
+            seq: call.opt_bigint(2).unwrap_or(0),
+            created_at: call.opt_timestamp(3).unwrap_or(0),
+        };
+        Ok(Reply::bool(memory::has_lease(table.into(), &document)))
     })
 }
 

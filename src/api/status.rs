@@ -4,6 +4,7 @@ use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond, respond_always, respond_write};
 use crate::domain::version::LIBRARY;
+use crate::late::memory;
 use crate::pg::call::Reply;
 use crate::pg::value::Arg;
 use crate::pg::version;
@@ -12,12 +13,13 @@ use crate::signals::commit;
 use crate::store::queues::rights::{self, Right};
 use crate::store::reports::status as store;
 
-/// `ready_stats()`: the counters of the ready floors since the server started. `slots` is 0
-/// without shared memory.
+/// `ready_stats()`: the counters of the ready floors since the server started, and the slots of late leases.
+/// `slots` is 0 without shared memory.
 #[pg_extern(sql = false)]
 fn ready_stats(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_always(fcinfo, |call| {
         let stats = floors::stats();
+        let (late_slots, late_slots_used) = memory::slots();
         Ok(call.record(&[
             Arg::from(stats.slots),
             Arg::from(stats.slots_used),
@@ -26,6 +28,8 @@ fn ready_stats(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             Arg::from(stats.polls_answered),
             Arg::from(stats.full_scans),
             Arg::from(stats.floor_misses),
+            Arg::from(late_slots),
+            Arg::from(late_slots_used),
         ]))
     })
 }

@@ -62,6 +62,14 @@ pub fn exists() -> bool {
     Memory::items() > 0
 }
 
+/// How many slots there are, and how many are used: by leases that are not written yet, and by documents that
+/// running transactions change.
+pub fn slots() -> (i32, i32) {
+    let used = (0..Memory::items()).map(|at| Memory::read(at, Part::used));
+    let all = Memory::items() * ENTRIES;
+    (i32::try_from(all).unwrap_or(i32::MAX), used.sum())
+}
+
 /// The name of a document of this database.
 pub fn name(table: u32, subject: &[u8]) -> Name {
     let database = session::database();

@@ -138,6 +138,11 @@ impl Part {
         }
     }
 
+    /// How many entries it has.
+    pub fn used(&self) -> i32 {
+        self.used.count_ones().cast_signed()
+    }
+
     fn places(&self) -> impl Iterator<Item = usize> + use<> {
         let mut used = self.used;
         std::iter::from_fn(move || {

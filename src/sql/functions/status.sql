@@ -23,7 +23,9 @@ create type fetchq.ready_stat as (
     advances_discarded bigint,
     polls_answered bigint,
     full_scans bigint,
-    floor_misses bigint
+    floor_misses bigint,
+    late_slots int,
+    late_slots_used int
 );
 comment on type fetchq.ready_stat is 'The row of fetchq.ready_stats()';
 
@@ -33,7 +35,7 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'ready_stats_wrapper';
 comment on function fetchq.ready_stats() is
-    'The counters of the ready floors since the server started; slots is 0 without shared memory';
+    'The counters of the ready floors since the server started, and the slots of late leases; slots is 0 without shared memory';
 
 create type fetchq.ready_floor as (
     index text,

@@ -12,6 +12,7 @@ use crate::domain::document::{InHistory, kept};
 use crate::domain::names::{QueueName, SUBJECT_MAX};
 use crate::domain::settlement::ACTION_BITS;
 use crate::domain::status::Status;
+use crate::settings;
 
 /// A statement that is planned once in a session, with a generic plan.
 pub struct Statement {
@@ -37,8 +38,8 @@ pub enum Scope {
 /// The number of the parameter that follows `before` where that occurs first.
 fn number(sql: &str, before: &str) -> Option<usize> {
     let after = &sql[sql.find(before)? + before.len()..];
-    let end = after.find(|c: char| !c.is_ascii_digit())?;
-    after[..end].parse().ok()
+    let digits = after.find(|c: char| !c.is_ascii_digit());
+    after[..digits.unwrap_or(after.len())].parse().ok()
 }
 
 impl Scope {
@@ -143,6 +144,16 @@ impl Statement {
 const IS_LEASED: &str = "d.status {+} 0 {=} {active}
          and (d.lease {=} $2 or $2 is null and not {needs_number})";
 
+/// The document `c` has no lease that its row does not have yet.
+fn not_late() -> &'static str {
+    match settings::late_lease_slots() {
+        0 => "",
+        _ => {
+            "and not fetchq.is_leased_late(c.tableoid, c.subject::pg_catalog.text, c.seq, c.created_at)"
+        }
+    }
+}
+
 /// The document `d` has a lease number, and only that settles it: `lease_number::needs_number`.
 const NEEDS_NUMBER: &str = "coalesce((d.lease {&} 1) {=} 1, false)";
 
@@ -177,6 +188,7 @@ const MOVED_EXPIRY: &str =
 pub(in crate::store) fn render_shared(sql: &str) -> String {
     let mut text = sql
         .replace("{is_leased}", IS_LEASED)
+        .replace("{not_late}", not_late())
         .replace("{needs_number}", NEEDS_NUMBER)
         .replace("{settled_by}", SETTLED_BY)
         .replace("{leased_by}", LEASED_BY)
@@ -204,7 +216,7 @@ pub(in crate::store) fn render_shared(sql: &str) -> String {
 /// `{docs}`, `{logs}`, `{metrics}` and `{history}` are the tables of the queue, `{q}` is its
 /// name within an identifier, `{planned}`, `{pending}`, `{active}`, `{completed}` and
 /// `{killed}` are the codes of the statuses, `{subject_max}` is the length of a subject in
-/// characters, `{is_leased}` and `{needs_number}` are the predicates of these names, `{settled_by}` and
+/// characters, `{is_leased}`, `{not_late}` and `{needs_number}` are the predicates of these names, `{settled_by}` and
 /// `{leased_by}` say what the last worker did with the document and who it was, `{own_error}` is the error that a document
 /// keeps when it gets another payload, and `{next_iterations}` are the iterations of the document and
 /// one more. `{kept}` are the columns of the documents that the history has, and `{kept_as_it_is}`

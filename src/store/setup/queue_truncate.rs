@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::pg::{relation, session};
 use crate::signals::wakeups;
 use crate::store::counters::metrics;
+use crate::store::documents::late_leases;
 use crate::store::queues::queue;
 use crate::store::queues::queue_tables;
 use crate::store::queues::rights::Right;
@@ -26,6 +27,8 @@ pub fn truncate(name: &QueueName, empty: bool) -> Result<()> {
         queue_tables::truncate_history(name);
     }
     queue_tables::truncate_docs(name);
+    // Leases that were not written yet end with their documents.
+    late_leases::before_changing(name);
     if let Some(table) = relation::lookup_data_table(&name.relation("docs")) {
         wakeups::table_emptied(table.to_u32());
     }

@@ -15,7 +15,11 @@ async fn cluster(name: &str, settings: &str) -> (Cluster, Server) {
     let server = cluster.server();
     let session = server.connect("postgres").await;
     session
-        .sql("create extension fetchq; select fetchq.queue_create('q')")
+        .sql(
+            "create extension fetchq; select fetchq.queue_create('q');
+             -- What a job reads, it has written.
+             update fetchq.jobs set next_iteration = 'infinity'",
+        )
         .await;
     wait_until("the background worker serves the database", async || {
         session.sql("select fetchq.doc_put('q', 'first')").await;
@@ -299,6 +303,12 @@ async fn leases_are_written_at_once_where_there_is_no_room() {
     let states = "select string_agg(n::text, ',' order by status) from
         (select status, count(*) n from fetchq_data.q__docs group by status) s";
     assert_eq!(session.text(states).await, "114,86");
+    assert_eq!(
+        session
+            .text("select late_slots_used from fetchq.ready_stats()")
+            .await,
+        "64"
+    );
     assert_eq!(
         session.text("select count(distinct subject) from (select subject from held union all select subject from fetchq.doc_lease('q', 150, '1 hour')) d").await,
         "200"

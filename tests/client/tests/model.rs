@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fetchq_client_tests::{Cluster, Server};
+use fetchq_client_tests::{Cluster, Server, with_worker};
 
 use dice::Dice;
 use history::History;
@@ -32,6 +32,7 @@ const HISTORIES: usize = 40;
 /// The number of queues in a run without FETCHQ_MODEL_SECONDS.
 const CHAINS: u64 = 50;
 const CHAINS_IN_SHORT_MEMORY: u64 = 8;
+const CHAINS_OF_LATE_LEASES: u64 = 8;
 
 fn setting(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok().filter(|value| !value.is_empty())?;
@@ -42,8 +43,10 @@ fn setting(name: &str) -> Option<u64> {
     )
 }
 
-struct Run {
+struct Run<'a> {
     server: Server,
+    /// The cluster, where its leases are late.
+    late: Option<&'a Cluster>,
     chains: u64,
     first_seed: u64,
     next: AtomicU64,
@@ -53,7 +56,7 @@ struct Run {
     statements: AtomicU64,
 }
 
-impl Run {
+impl Run<'_> {
     /// The seed of the next chain.
     fn take(&self) -> Option<u64> {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
@@ -67,7 +70,19 @@ impl Run {
 
 #[test]
 fn no_document_is_ever_hidden() {
-    play(Server::of_suite(), CHAINS);
+    play(Server::of_suite(), None, CHAINS);
+}
+
+/// Leases are in shared memory only, and the process that would write them stands still.
+#[test]
+fn no_document_is_hidden_or_given_twice_where_leases_are_late() {
+    if std::env::var("FETCHQ_NO_PRELOAD").as_deref() == Ok("1") {
+        return;
+    }
+    let settings = "fsync = off\nlog_min_messages = panic\nmax_prepared_transactions = 0\n\
+        fetchq.late_lease_slots = 4096\nfetchq.lease_write_delay = 10ms";
+    let cluster = with_worker("model-late", settings);
+    play(cluster.server(), Some(&cluster), CHAINS_OF_LATE_LEASES);
 }
 
 /// Shared memory for a few floors only: they are evicted and found again all the time.
@@ -76,15 +91,16 @@ fn no_document_is_hidden_when_memory_is_short() {
     let settings = "fetchq.ready_slots = 16\nfsync = off\nmax_prepared_transactions = 20\nlog_min_messages = panic";
     let cluster = Cluster::new("model", settings);
     cluster.start();
-    play(cluster.server(), CHAINS_IN_SHORT_MEMORY);
+    play(cluster.server(), None, CHAINS_IN_SHORT_MEMORY);
 }
 
-fn play(server: Server, chains: u64) {
+fn play(server: Server, late: Option<&Cluster>, chains: u64) {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH);
     let clock = clock.expect("a clock").as_micros() as u64;
     let seconds = setting("FETCHQ_MODEL_SECONDS");
     let run = Run {
         server,
+        late,
         chains: setting("FETCHQ_MODEL_CHAINS").unwrap_or(chains),
         first_seed: setting("FETCHQ_MODEL_SEED").unwrap_or(clock),
         next: AtomicU64::new(0),
@@ -116,12 +132,12 @@ fn play(server: Server, chains: u64) {
     progress(&run, true);
 }
 
-fn in_a_world(number: usize, run: &Run) {
+fn in_a_world(number: usize, run: &Run<'_>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     runtime.expect("a runtime").block_on(async {
-        let mut world = World::new(&run.server, &format!("model{number}")).await;
+        let mut world = World::new(&run.server, &format!("model{number}"), run.late).await;
         let before = world.read_engine().await;
         while let Some(seed) = run.take() {
             chain(&mut world, seed, run).await;
@@ -134,6 +150,7 @@ fn in_a_world(number: usize, run: &Run) {
                 "no floor was ever advanced"
             );
         }
+        world.let_leases_be_written(run.late);
         if run.deadline.is_none() {
             world.db.remove().await;
         }
@@ -141,7 +158,7 @@ fn in_a_world(number: usize, run: &Run) {
 }
 
 /// Prints the progress every 15 seconds, and at the end.
-fn progress(run: &Run, now: bool) {
+fn progress(run: &Run<'_>, now: bool) {
     static LAST: Mutex<Option<Instant>> = Mutex::new(None);
     let mut last = LAST.lock().unwrap();
     let due = last.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(15);
@@ -157,7 +174,7 @@ fn progress(run: &Run, now: bool) {
 }
 
 /// Runs a chain: a new queue, and histories on it.
-async fn chain(world: &mut World, seed: u64, run: &Run) {
+async fn chain(world: &mut World, seed: u64, run: &Run<'_>) {
     world.reset().await;
     let mut dice = Dice::new(seed);
     let mut steps = Vec::new();
@@ -192,7 +209,7 @@ async fn chain(world: &mut World, seed: u64, run: &Run) {
 }
 
 /// Fails with the seed and the shortest list of steps that still fails.
-async fn report(world: &mut World, run: &Run, seed: u64, steps: &[Step], what: &str) -> ! {
+async fn report(world: &mut World, run: &Run<'_>, seed: u64, steps: &[Step], what: &str) -> ! {
     run.failed.store(true, Ordering::Relaxed);
     println!(
         "seed {seed}: {what}\nlooking for fewer steps than {} …",

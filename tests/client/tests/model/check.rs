@@ -73,8 +73,9 @@ impl World {
         watched: bool,
     ) -> Result<()> {
         let pick = format!("select us(now()); {}", pick_sql(version, limit, lease));
-        // The documents that are not locked. They cannot be read while the table is locked.
-        let free = match watched {
+        // The documents that are not locked. They cannot be read while the table is locked. The rows do not say
+        // which of them have a late lease.
+        let free = match watched && !self.has_late_leases() {
             true => self.free(version).await,
             false => None,
         };
@@ -151,9 +152,11 @@ impl World {
             self.observer.sql(CREATE).await;
         }
         self.queue_is_back();
+        self.write_leases().await;
 
         self.all_come(&mut dice).await?;
         self.all_due_come(&mut dice).await?;
+        self.write_leases().await;
         self.places().await?;
         self.counters(&mut dice).await?;
         // Reading all shared memory takes a while.
@@ -215,6 +218,7 @@ impl World {
 
     /// Checks planned documents that are due, and expired leases.
     async fn all_due_come(&mut self, dice: &mut Dice) -> Result<()> {
+        self.write_leases().await;
         let due = "select count(*) from fetchq_data.q__docs where lock_upgrade is null
             and (status + 0 = 0 and next_iteration <= to_timestamp(0) + $now
                 or status + 0 = 2 and next_iteration < to_timestamp(0) + $now)";

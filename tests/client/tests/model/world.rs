@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fetchq_client_tests::{Database, Server, Session, state_of, wait_until};
+use fetchq_client_tests::{Cluster, Database, Server, Session, WORKER, state_of, wait_until};
 use futures_util::SinkExt;
 use futures_util::future::join_all;
 use tokio_postgres::SimpleQueryMessage;
@@ -44,6 +44,8 @@ pub struct World {
     pub statements: u64,
     /// The error of the last statement that failed.
     last_error: String,
+    /// The process that stands still and does not write leases, where leases are late.
+    writes_leases: Option<u32>,
 }
 
 /// Counters of the ready floors in shared memory.
@@ -74,7 +76,7 @@ const EXPECTED: &[&str] = &[
 const WITHOUT_QUEUE: &[&str] = &["42P01", "42704"];
 
 impl World {
-    pub async fn new(server: &Server, name: &str) -> Self {
+    pub async fn new(server: &Server, name: &str, late: Option<&Cluster>) -> Self {
         let db = server.empty_database(name).await;
         let session = db.connect().await;
         session.sql("create extension fetchq").await;
@@ -100,9 +102,69 @@ impl World {
             functions,
             statements: 0,
             last_error: String::new(),
+            writes_leases: None,
         };
+        if let Some(cluster) = late {
+            world.keep_leases_late(cluster).await;
+        }
         world.engine = world.read_engine().await;
         world
+    }
+
+    /// Stops the process that writes leases, when it is there: from then on they are late, and maintenance is
+    /// for the steps alone.
+    async fn keep_leases_late(&mut self, cluster: &Cluster) {
+        self.observer.sql(CREATE).await;
+        wait_until("leases are late", async || {
+            self.observer
+                .sql("select fetchq.doc_append('q', '{}'); select fetchq.doc_pick('q', 0, 1, '1h')")
+                .await;
+            let late = "select bool_or(status = 1) from fetchq_data.q__docs";
+            self.observer.text(late).await == "t"
+        })
+        .await;
+        self.observer
+            .sql("update fetchq.jobs set next_iteration = 'infinity'")
+            .await;
+        let sql = format!(
+            "select pid from pg_stat_activity where backend_type = '{WORKER}' and datname = current_database()"
+        );
+        let pid: u32 = self.observer.text(&sql).await.parse().expect("a process");
+        self.writes_leases = Some(pid);
+        wait_until(
+            "the process stands still, and not in a transaction",
+            async || {
+                cluster.signal(pid, "STOP");
+                let locks = format!("select count(*) from pg_locks where pid = {pid}");
+                let is_idle = self.observer.text(&locks).await == "0";
+                if !is_idle {
+                    cluster.signal(pid, "CONT");
+                }
+                is_idle
+            },
+        )
+        .await;
+        self.observer.sql("select fetchq.queue_drop('q')").await;
+    }
+
+    /// Lets that process go on.
+    pub fn let_leases_be_written(&mut self, cluster: Option<&Cluster>) {
+        if let (Some(cluster), Some(pid)) = (cluster, self.writes_leases.take()) {
+            cluster.signal(pid, "CONT");
+        }
+    }
+
+    pub fn has_late_leases(&self) -> bool {
+        self.writes_leases.is_some()
+    }
+
+    /// Has the rows say which documents are leased. No transaction is open.
+    pub async fn write_leases(&self) {
+        if self.has_late_leases() {
+            self.observer
+                .sql("select fetchq.queue_configure('q', '{}')")
+                .await;
+        }
     }
 
     async fn observer(db: &Database) -> Session {
@@ -251,6 +313,9 @@ impl World {
     fn is_expected(&self, e: &tokio_postgres::Error) -> bool {
         let state = state_of(e);
         EXPECTED.contains(&state.as_str())
+            || self.has_late_leases()
+                && e.as_db_error()
+                    .is_some_and(|e| e.message() == "prepared transactions are disabled")
             || self.dropped && WITHOUT_QUEUE.contains(&state.as_str())
     }
 
