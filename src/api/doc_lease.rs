@@ -46,10 +46,10 @@ fn doc_lease(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `is_leased_late(docs, subject, seq, created_at)`: whether a document of a table is leased, and only shared
-/// memory says so. For the statements that pick.
+/// `late_lease(docs, subject, seq, created_at)`: the number of the lease of a document that only shared memory
+/// has. For statements that pick, and those that write it.
 #[pg_extern(sql = false)]
-fn is_leased_late(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+fn late_lease(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let table = call.int(0, "docs")?.cast_unsigned();
         let document = Identity {
@@ -57,7 +57,7 @@ fn is_leased_late(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             seq: call.opt_bigint(2).unwrap_or(0),
             created_at: call.opt_timestamp(3).unwrap_or(0),
         };
-        Ok(Reply::bool(memory::has_lease(table.into(), &document)))
+        Ok(Reply::bigint(memory::number(table.into(), &document)))
     })
 }
 

@@ -170,16 +170,31 @@ pub fn is_leased(name: &Name) -> bool {
     has_leases(name.table) && Memory::read(part(name), |part| part.is_leased(name))
 }
 
-/// Returns whether a document is leased, and only shared memory says so.
-pub fn has_lease(table: Oid, document: &Identity) -> bool {
+fn lease_of(table: Oid, document: &Identity) -> Option<(i64, bool)> {
     let table = table.to_u32();
     if !exists() || !has_leases(table) {
-        return false;
+        return None;
     }
     let name = name(table, document.subject);
     Memory::read(part(&name), |part| {
-        part.is_lease_of(&name, (document.seq, document.created_at))
+        part.lease_of(&name, (document.seq, document.created_at))
     })
+}
+
+/// Returns the number of the lease of a document that only shared memory has.
+pub fn number(table: Oid, document: &Identity) -> Option<i64> {
+    lease_of(table, document).map(|(number, _)| number)
+}
+
+/// Returns whether a document is leased, and only shared memory says so.
+pub fn has_lease(table: Oid, document: &Identity) -> bool {
+    lease_of(table, document).is_some()
+}
+
+/// Returns whether floors may pass over a document: it is leased, and only shared memory says so. Not if somebody
+/// changes its row, who has noted already where it will be.
+pub fn is_passed(table: Oid, document: &Identity) -> bool {
+    lease_of(table, document).is_some_and(|(_, is_unchanged)| is_unchanged)
 }
 
 /// Returns the lease of a document.

@@ -283,10 +283,13 @@ impl Part {
         (entry.state != State::Reserved).then_some(entry.lease)
     }
 
-    /// Returns whether this document is leased here, and none that has had its subject before.
-    pub fn is_lease_of(&self, name: &Name, document: (i64, i64)) -> bool {
-        self.lease(name)
-            .is_some_and(|lease| lease.document() == document)
+    /// Returns the number of the lease of this document, and of none that has had its subject before; and whether
+    /// nobody changes its row.
+    pub fn lease_of(&self, name: &Name, document: (i64, i64)) -> Option<(i64, bool)> {
+        let entry = &self.entries[self.position(name)?];
+        let is_held = matches!(entry.state, State::Held | State::Reserved);
+        let is_it = entry.state != State::Reserved && entry.lease.document() == document;
+        is_it.then_some((entry.lease.number, !is_held))
     }
 
     /// Returns whether a document is leased here.

@@ -18,12 +18,12 @@ as 'MODULE_PATHNAME', 'doc_lease_wrapper';
 comment on function fetchq.doc_lease(text, int, interval, int, text, text) is
     'Leases due documents of a version, by priority and time; the duration defaults to the setting lease of the queue';
 
-create function fetchq.is_leased_late(docs oid, subject text, seq bigint, created_at timestamptz)
-returns boolean
+create function fetchq.late_lease(docs oid, subject text, seq bigint, created_at timestamptz)
+returns bigint
 language c volatile parallel unsafe
-as 'MODULE_PATHNAME', 'is_leased_late_wrapper';
-comment on function fetchq.is_leased_late(oid, text, bigint, timestamptz) is
-    'Whether a document of a table is leased, and only shared memory says so; for the statements of fetchq';
+as 'MODULE_PATHNAME', 'late_lease_wrapper';
+comment on function fetchq.late_lease(oid, text, bigint, timestamptz) is
+    'The number of the lease of a document that only shared memory has; for the statements of fetchq';
 
 create type fetchq.leased_any as (
     queue text,

@@ -198,7 +198,7 @@ fn pick_level(
     if pick.is_over {
         return claimed.n;
     }
-    let is_passed = |document: &Identity| memory::has_lease(queue.table, document);
+    let is_passed = |document: &Identity| memory::is_passed(queue.table, document);
     match claimed.last {
         // If nothing is left in the level, the next poll needs no query.
         None => floors.advance_level(pick.version, level.id, PickKey::LAST, &is_passed),

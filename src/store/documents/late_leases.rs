@@ -43,7 +43,7 @@ const FLUSH_TIMEOUT_US: i64 = 1_000_000;
 /// millisecond.
 const FLUSH_POLL_US: u64 = 300;
 
-// Index: pick, once for each document. Nothing but the row's key says which document it is.
+// Index: pick, once for each document. Nearly always its key says which document it is.
 // $1 to $5 the key, $6 when the lease expires, $7 picked_at, $8 lease number, $9 worker session.
 static WRITE: Statement = Statement::new(
     "update only {docs} d set
@@ -54,8 +54,8 @@ static WRITE: Statement = Statement::new(
          lease = i.lease, worker_session = i.worker_session
      from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),
          pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6), pg_catalog.unnest($7),
-         pg_catalog.unnest($8), pg_catalog.unnest($9))
-         as i (version, priority, next_iteration, attempts, seq, expires_at, picked_at, lease, worker_session)
+         pg_catalog.unnest($8), pg_catalog.unnest($9)) with ordinality
+         as i (version, priority, next_iteration, attempts, seq, expires_at, picked_at, lease, worker_session, n)
      where d.version {=} i.version
          and d.priority {=} i.priority
          and d.next_iteration {=} i.next_iteration
@@ -63,7 +63,8 @@ static WRITE: Statement = Statement::new(
          and d.seq {=} i.seq
          and d.status {=} {pending}
          and d.lock_upgrade is null
-     returning d.seq, d.due_at, d.next_iteration",
+         and fetchq.late_lease(d.tableoid, d.subject::pg_catalog.text, d.seq, d.created_at) {=} i.lease
+     returning i.n, d.due_at, d.next_iteration",
 )
 .in_scope(Scope::Nothing);
 
@@ -73,8 +74,8 @@ static WRITE_UNLOCKED: Statement = Statement::new(
          select d.ctid, i.*
          from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),
              pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6), pg_catalog.unnest($7),
-             pg_catalog.unnest($8), pg_catalog.unnest($9))
-             as i (version, priority, next_iteration, attempts, seq, expires_at, picked_at, lease, worker_session)
+             pg_catalog.unnest($8), pg_catalog.unnest($9)) with ordinality
+             as i (version, priority, next_iteration, attempts, seq, expires_at, picked_at, lease, worker_session, n)
          join only {docs} d on d.version {=} i.version
              and d.priority {=} i.priority
              and d.next_iteration {=} i.next_iteration
@@ -82,6 +83,7 @@ static WRITE_UNLOCKED: Statement = Statement::new(
              and d.seq {=} i.seq
              and d.status {=} {pending}
              and d.lock_upgrade is null
+             and fetchq.late_lease(d.tableoid, d.subject::pg_catalog.text, d.seq, d.created_at) {=} i.lease
          for update of d skip locked
      )
      update only {docs} d set
@@ -92,23 +94,24 @@ static WRITE_UNLOCKED: Statement = Statement::new(
          lease = i.lease, worker_session = i.worker_session
      from free i
      where d.ctid {=} i.ctid
-     returning d.seq, d.due_at, d.next_iteration",
+     returning i.n, d.due_at, d.next_iteration",
 )
 .in_scope(Scope::Nothing);
 
 // Which of these documents are there, ready, and locked by somebody.
 static IS_THERE: Statement = Statement::new(
-    "select d.seq
+    "select i.n
      from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),
-         pg_catalog.unnest($4), pg_catalog.unnest($5))
-         as i (version, priority, next_iteration, attempts, seq)
+         pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6)) with ordinality
+         as i (version, priority, next_iteration, attempts, seq, lease, n)
      join only {docs} d on d.version {=} i.version
          and d.priority {=} i.priority
          and d.next_iteration {=} i.next_iteration
          and d.attempts {=} i.attempts
          and d.seq {=} i.seq
          and d.status {=} {pending}
-         and d.lock_upgrade is null",
+         and d.lock_upgrade is null
+         and fetchq.late_lease(d.tableoid, d.subject::pg_catalog.text, d.seq, d.created_at) {=} i.lease",
 )
 .in_scope(Scope::Nothing);
 
@@ -377,14 +380,24 @@ pub fn wait(lease: &Late) -> i16 {
     timing::bucket(lease.picked_at.saturating_sub(lease.key.next_iteration))
 }
 
-/// Writes leases that this transaction holds. Returns the `seq` of the documents that were there.
-fn write(queue: &Queue, statement: &'static Statement, leases: &[Late]) -> Vec<i64> {
-    let mut written = Vec::new();
+/// A parameter with a value of each lease.
+fn list(leases: &[Late], value: fn(&Late) -> Arg) -> Arg {
+    Arg::array(&leases.iter().map(value).collect::<Vec<Arg>>())
+}
+
+/// Where in a list a row of a statement belongs that returns its number first.
+fn place(rows: &Rows, row: usize) -> Option<usize> {
+    let number: i64 = rows.get(row, 1)?;
+    usize::try_from(number - 1).ok()
+}
+
+/// Writes leases that this transaction holds. Returns for each whether its document was there.
+fn write(queue: &Queue, statement: &'static Statement, leases: &[Late]) -> Vec<bool> {
+    let mut written = vec![false; leases.len()];
     if leases.is_empty() {
         return written;
     }
-    let list =
-        |value: fn(&Late) -> Arg| Arg::array(&leases.iter().map(value).collect::<Vec<Arg>>());
+    let list = |value| list(leases, value);
     let args = [
         list(|lease| Arg::from(lease.version)),
         list(|lease| Arg::from(lease.priority)),
@@ -400,14 +413,17 @@ fn write(queue: &Queue, statement: &'static Statement, leases: &[Late]) -> Vec<i
     spi::connect(|spi| {
         let rows = queue.run_noting(spi, statement, &args);
         for row in 0..rows.len() {
-            let Some(seq) = rows.get::<i64>(row, 1) else {
+            let Some((lease, is_written)) =
+                place(&rows, row).and_then(|at| Some((leases.get(at)?, written.get_mut(at)?)))
+            else {
                 continue;
             };
-            let lease = leases.iter().find(|lease| lease.key.seq == seq);
-            let picked_at = lease.map_or(0, |lease| lease.picked_at);
-            waits.add(counter_log::wait_bucket(picked_at, rows.timestamp(row, 2)));
+            waits.add(counter_log::wait_bucket(
+                lease.picked_at,
+                rows.timestamp(row, 2),
+            ));
             note_lease(queue, rows.timestamp(row, 3).unwrap_or(i64::MIN));
-            written.push(seq);
+            *is_written = true;
         }
     });
     counter_log::record_late_picks(queue, &waits);
@@ -471,9 +487,10 @@ pub fn before(queue: &Queue, scope: Scope, args: &[Arg]) {
     };
     let leases: Vec<Late> = held.iter().map(|(_, lease)| *lease).collect();
     let written = write(queue, &WRITE, &leases);
-    for (name, _) in held
+    for ((name, _), _) in held
         .iter()
-        .filter(|(_, lease)| !written.contains(&lease.key.seq))
+        .zip(written)
+        .filter(|(_, is_written)| !is_written)
     {
         changes::void(name);
     }
@@ -612,32 +629,32 @@ pub fn write_unlocked(queue: &Queue, leases: &[(Name, Late)]) {
 fn write_held(queue: &Queue, held: &[(Name, Late)]) {
     let all: Vec<Late> = held.iter().map(|(_, lease)| *lease).collect();
     let written = write(queue, &WRITE_UNLOCKED, &all);
-    let left: Vec<Late> = all
+    let left = held
         .iter()
-        .filter(|lease| !written.contains(&lease.key.seq))
-        .copied()
-        .collect();
+        .zip(written)
+        .filter(|(_, is_written)| !is_written);
+    let (names, left): (Vec<Name>, Vec<Late>) = left.map(|(held, _)| *held).unzip();
     if left.is_empty() {
         return;
     }
     // A row that somebody has locked keeps its lease here. One that is gone has none any more.
-    let list = |value: fn(&Late) -> Arg| Arg::array(&left.iter().map(value).collect::<Vec<Arg>>());
+    let list = |value| list(&left, value);
     let args = [
         list(|lease| Arg::from(lease.version)),
         list(|lease| Arg::from(lease.priority)),
         list(|lease| Arg::timestamp(lease.key.next_iteration)),
         list(|lease| Arg::from(lease.key.attempts)),
         list(|lease| Arg::from(lease.key.seq)),
+        list(|lease| Arg::from(lease.number)),
     ];
-    let there: Vec<i64> = spi::connect(|spi| {
-        let rows: Rows = queue.run(spi, &IS_THERE, &args);
-        (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+    let there: HashSet<usize> = spi::connect(|spi| {
+        let rows = queue.run(spi, &IS_THERE, &args);
+        (0..rows.len())
+            .filter_map(|row| place(&rows, row))
+            .collect()
     });
-    for (name, lease) in held
-        .iter()
-        .filter(|(_, lease)| !written.contains(&lease.key.seq))
-    {
-        match there.contains(&lease.key.seq) {
+    for (at, name) in names.iter().enumerate() {
+        match there.contains(&at) {
             true => changes::give_back(name),
             false => changes::void(name),
         }

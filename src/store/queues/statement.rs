@@ -149,7 +149,7 @@ fn not_late() -> &'static str {
     match settings::late_lease_slots() {
         0 => "",
         _ => {
-            "and not fetchq.is_leased_late(c.tableoid, c.subject::pg_catalog.text, c.seq, c.created_at)"
+            "and fetchq.late_lease(c.tableoid, c.subject::pg_catalog.text, c.seq, c.created_at) is null"
         }
     }
 }
