@@ -343,7 +343,12 @@ class Pages:
         rows = []
         for e in self.events:
             deltas = " ".join(f"{'+' if sign > 0 else '-'}{metric}" for metric, sign in e["deltas"])
-            rows.append((str(e["event"]), e["name"], code(deltas), self.words.find("events", e["name"])))
+            # Those of leases that were not written have the pick in them.
+            name = e["name"].removeprefix("pick, ")
+            text = self.words.find("events", name)
+            if name != e["name"]:
+                text = f"{name}, of a document whose lease was not written yet"
+            rows.append((str(e["event"]), e["name"], code(deltas), text))
         return table(("Event", "Name", "Effect", "When"), rows)
 
     def do_metrics(self):
