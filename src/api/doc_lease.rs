@@ -51,9 +51,12 @@ fn doc_lease(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn late_lease(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let table = call.int(0, "docs")?.cast_unsigned();
+        let table = call
+            .opt_bigint(0)
+            .and_then(|oid| u32::try_from(oid).ok())
+            .unwrap_or(0);
         let document = Identity {
-            subject: call.text(1, "subject")?.as_bytes(),
+            subject: call.opt_text(1).unwrap_or_default().as_bytes(),
             seq: call.opt_bigint(2).unwrap_or(0),
             created_at: call.opt_timestamp(3).unwrap_or(0),
         };

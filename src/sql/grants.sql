@@ -7,7 +7,7 @@ revoke all on schema fetchq, fetchq_data from public;
 -- For the owner of the extension.
 revoke all on function fetchq.background_worker_wake() from public;
 revoke all on function fetchq.data_owner_set(text) from public;
-revoke all on function fetchq.late_lease(oid, text, bigint, timestamptz) from public;
+revoke all on function fetchq.late_lease(bigint, text, bigint, timestamptz) from public;
 revoke all on function fetchq.destroy_with_terrible_consequences() from public;
 revoke all on function fetchq.schedule_run_at(int, timestamptz) from public;
 revoke all on function fetchq.utils_ts_retain(text, text, text, timestamptz, timestamptz) from public;

@@ -18,11 +18,11 @@ as 'MODULE_PATHNAME', 'doc_lease_wrapper';
 comment on function fetchq.doc_lease(text, int, interval, int, text, text) is
     'Leases due documents of a version, by priority and time; the duration defaults to the setting lease of the queue';
 
-create function fetchq.late_lease(docs oid, subject text, seq bigint, created_at timestamptz)
+create function fetchq.late_lease(docs bigint, subject text, seq bigint, created_at timestamptz)
 returns bigint
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'late_lease_wrapper';
-comment on function fetchq.late_lease(oid, text, bigint, timestamptz) is
+comment on function fetchq.late_lease(bigint, text, bigint, timestamptz) is
     'The number of the lease of a document that only shared memory has; for the statements of fetchq';
 
 create type fetchq.leased_any as (

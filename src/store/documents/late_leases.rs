@@ -63,7 +63,7 @@ static WRITE: Statement = Statement::new(
          and d.seq {=} i.seq
          and d.status {=} {pending}
          and d.lock_upgrade is null
-         and fetchq.late_lease(d.tableoid, d.subject::pg_catalog.text, d.seq, d.created_at) {=} i.lease
+         and fetchq.late_lease(d.tableoid::pg_catalog.int8, d.subject::pg_catalog.text, d.seq, d.created_at) {=} i.lease
      returning i.n, d.due_at, d.next_iteration",
 )
 .in_scope(Scope::Nothing);
@@ -83,7 +83,7 @@ static WRITE_UNLOCKED: Statement = Statement::new(
              and d.seq {=} i.seq
              and d.status {=} {pending}
              and d.lock_upgrade is null
-             and fetchq.late_lease(d.tableoid, d.subject::pg_catalog.text, d.seq, d.created_at) {=} i.lease
+             and fetchq.late_lease(d.tableoid::pg_catalog.int8, d.subject::pg_catalog.text, d.seq, d.created_at) {=} i.lease
          for update of d skip locked
      )
      update only {docs} d set
@@ -111,7 +111,7 @@ static IS_THERE: Statement = Statement::new(
          and d.seq {=} i.seq
          and d.status {=} {pending}
          and d.lock_upgrade is null
-         and fetchq.late_lease(d.tableoid, d.subject::pg_catalog.text, d.seq, d.created_at) {=} i.lease",
+         and fetchq.late_lease(d.tableoid::pg_catalog.int8, d.subject::pg_catalog.text, d.seq, d.created_at) {=} i.lease",
 )
 .in_scope(Scope::Nothing);
 

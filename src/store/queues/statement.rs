@@ -149,7 +149,7 @@ fn not_late() -> &'static str {
     match settings::late_lease_slots() {
         0 => "",
         _ => {
-            "and fetchq.late_lease(c.tableoid, c.subject::pg_catalog.text, c.seq, c.created_at) is null"
+            "and fetchq.late_lease(c.tableoid::pg_catalog.int8, c.subject::pg_catalog.text, c.seq, c.created_at) is null"
         }
     }
 }
