@@ -18,8 +18,9 @@ as 'MODULE_PATHNAME', 'doc_lease_wrapper';
 comment on function fetchq.doc_lease(text, int, interval, int, text, text) is
     'Leases due documents of a version, by priority and time; the duration defaults to the setting lease of the queue';
 
-create function fetchq.late_lease(docs bigint, subject text, seq bigint, created_at timestamptz)
-returns bigint
+create function fetchq.late_lease(
+    docs bigint, subject text, seq bigint, created_at timestamptz, out lease bigint
+)
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'late_lease_wrapper';
 comment on function fetchq.late_lease(bigint, text, bigint, timestamptz) is
