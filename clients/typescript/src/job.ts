@@ -62,6 +62,8 @@ export class Job implements Context {
   /** Whoever waits until the progress is stored. */
   unsaved: ((error?: Error) => void)[] | undefined;
   stopped: StopError | undefined;
+  /** That of the batch whose handler has it. */
+  batch: AbortController | undefined;
   /** The clock of its timeout, and then of whether it is stuck. */
   timer: NodeJS.Timeout | undefined;
   /** Where it came from, and where its settlement goes. */
@@ -175,6 +177,7 @@ export class Job implements Context {
     if (this.stopped && !isOver) return;
     this.stopped = new StopError(reason);
     this.#controller?.abort(this.stopped);
+    this.batch?.abort(this.stopped);
     this.host.stopping(this);
   }
 
