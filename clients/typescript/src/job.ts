@@ -51,7 +51,9 @@ export class Job implements Context {
   refusals = 0;
   /** The settlement is that which says that the first one is not valid. */
   isReplaced = false;
-  /** Its own transaction may have settled it. */
+  /** A call that settles it is under way. */
+  isSent = false;
+  /** It may be settled: the answer of its own transaction, or of the call, was lost. */
   isAmbiguous = false;
   /** The transaction of its handler. */
   tx: unknown;
