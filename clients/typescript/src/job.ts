@@ -51,7 +51,9 @@ export class Job implements Context {
   refusals = 0;
   /** The settlement is that which says that the first one is not valid. */
   isReplaced = false;
-  /** Its own transaction may have settled it. */
+  /** A call that settles it is under way. */
+  isSent = false;
+  /** It may be settled: the answer of its own transaction, or of the call, was lost. */
   isAmbiguous = false;
   /** The transaction of its handler. */
   tx: unknown;
@@ -62,6 +64,8 @@ export class Job implements Context {
   /** Whoever waits until the progress is stored. */
   unsaved: ((error?: Error) => void)[] | undefined;
   stopped: StopError | undefined;
+  /** That of the batch whose handler has it. */
+  batch: AbortController | undefined;
   /** The clock of its timeout, and then of whether it is stuck. */
   timer: NodeJS.Timeout | undefined;
   /** Where it came from, and where its settlement goes. */
@@ -175,6 +179,7 @@ export class Job implements Context {
     if (this.stopped && !isOver) return;
     this.stopped = new StopError(reason);
     this.#controller?.abort(this.stopped);
+    this.batch?.abort(this.stopped);
     this.host.stopping(this);
   }
 

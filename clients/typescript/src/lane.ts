@@ -17,6 +17,8 @@ const REFUSALS = 8;
 const AT_ONCE = 1000;
 /** How many settlements wait for no others though more handlers end in the same turn of the event loop. */
 const WORTH_A_CALL = 100;
+/** How many calls are under way where there is a backlog: the server works on one while the handlers work on the other. */
+const CALLS = 2;
 
 /** Slots of a queue. Its versions share them. */
 export class Slots {
@@ -40,13 +42,18 @@ export class Lane implements WaitingLane {
   /** Whose settlement the server has refused for now. */
   readonly #later = new Set<Job>();
   readonly #backoff = new Backoff();
-  #call: Promise<void> | undefined;
+  /** Under way. */
+  readonly #calls = new Set<Promise<void>>();
   #isDrained = false;
+  /** The last answer has brought all that was asked for, so there is a backlog. */
+  #isFull = false;
+  /** When it was told that there may be documents, which an answer to an earlier call does not know. */
+  #kickedAt = 0;
   #timer: NodeJS.Timeout | undefined;
   #turn: NodeJS.Immediate | undefined;
   #hasLingered = false;
   #isPausing = false;
-  /** When the call was sent whose answer was lost. */
+  /** When the first call was sent whose answer was lost. */
   #lostCallAt: number | undefined;
   /** The size of a payload, rather too great than too small. */
   #size = 0;
@@ -76,7 +83,7 @@ export class Lane implements WaitingLane {
   }
 
   get isBusy(): boolean {
-    return this.#call !== undefined || this.#finished.length > 0 || this.#later.size > 0;
+    return this.#calls.size > 0 || this.#finished.length > 0 || this.#later.size > 0;
   }
 
   /** Whether it wants more documents than it has. */
@@ -85,12 +92,13 @@ export class Lane implements WaitingLane {
   }
 
   async settledDown(): Promise<void> {
-    await this.#call;
+    await Promise.all(this.#calls);
   }
 
   /** There may be documents. */
   kick(): void {
     this.#isDrained = false;
+    this.#kickedAt = performance.now();
     this.#look();
     this.pump();
   }
@@ -99,7 +107,7 @@ export class Lane implements WaitingLane {
   settle(job: Job): void {
     this.#finished.push(job);
     // So many are worth a call. The others end while it is under way, which keeps both sides busy.
-    if (this.#finished.length >= Math.max(this.slots.limit / 2, WORTH_A_CALL)) this.pump();
+    if (this.#finished.length >= this.#worth) this.pump();
     this.pumpSoon();
   }
 
@@ -122,10 +130,12 @@ export class Lane implements WaitingLane {
 
   /** Calls, if there is something to call for. */
   pump(): void {
-    if (this.#call || this.#isPausing) return;
+    if (this.#isPausing || (this.#calls.size > 0 && !this.#mayAdd)) return;
     const want = this.worker.ask(this, this.#size);
     const count = this.#finished.length;
-    if (count === 0 && (want === 0 || this.#isDrained)) {
+    // What is too little for a call of its own goes with the next one.
+    if (this.#calls.size > 0 && Math.max(count, want) < this.#worth) return;
+    if (count === 0 && (want === 0 || (this.#isDrained && this.#lostCallAt === undefined))) {
       this.#look();
       return;
     }
@@ -144,14 +154,28 @@ export class Lane implements WaitingLane {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     this.#hasLingered = false;
-    this.#call = this.#next(want).then((leased) => {
-      this.#call = undefined;
+    const call = this.#next(want).then((leased) => {
+      this.#calls.delete(call);
       this.#look();
       this.worker.pump();
       // A call that is sent now goes first: the server works on it while the handlers run.
       if (this.isBusy) setImmediate(() => this.#begin(leased));
       else this.#begin(leased);
     });
+    this.#calls.add(call);
+  }
+
+  /** So many documents are worth a call while others run. */
+  get #worth(): number {
+    return Math.max(this.slots.limit / CALLS, WORTH_A_CALL);
+  }
+
+  /**
+   * Whether another call may join those under way. What a lost call has leased is found alone: it cannot be told from
+   * what another one is just leasing.
+   */
+  get #mayAdd(): boolean {
+    return this.#isFull && this.#lostCallAt === undefined && this.#calls.size < CALLS;
   }
 
   #look(): void {
@@ -163,19 +187,20 @@ export class Lane implements WaitingLane {
   /** Never fails. Gives what was leased, which has its slots already. */
   async #next(want: number): Promise<[Job, Registration | undefined][]> {
     const batch = this.#finished.splice(0, AT_ONCE);
+    for (const job of batch) job.isSent = true;
     this.slots.asked += want;
     this.worker.asked += want;
     const sentAt = performance.now();
     let rows: Row[] = [];
     try {
       if (this.#lostCallAt !== undefined) {
-        await this.#settle(batch, true);
+        await this.#settle(batch);
         await this.#findLost(this.#lostCallAt);
         this.#lostCallAt = undefined;
       }
       const unsettled = batch.filter((job) => job.state !== 'done' && !this.#later.has(job));
       if (want > 0) rows = await this.#lease(unsettled, want);
-      else await this.#settle(unsettled, false);
+      else await this.#settle(unsettled);
       this.#backoff.reset();
     } catch (error) {
       this.#failed(error, batch, sentAt);
@@ -184,7 +209,8 @@ export class Lane implements WaitingLane {
       this.worker.asked -= want;
     }
     if (want > 0) {
-      this.#isDrained = rows.length < want;
+      this.#isFull = rows.length === want;
+      this.#isDrained = !this.#isFull && this.#kickedAt <= sentAt;
       this.turn += rows.length / this.weight;
     }
     return this.#take(rows, sentAt);
@@ -203,12 +229,12 @@ export class Lane implements WaitingLane {
     } catch (error) {
       if (batch.length === 0 || classify(error) === 'connection') throw error;
     }
-    await this.#settle(batch, false);
+    await this.#settle(batch);
     return next([]);
   }
 
   /** Settles each document by itself, so that none is in the way of another. */
-  async #settle(batch: readonly Job[], isRepeated: boolean): Promise<void> {
+  async #settle(batch: readonly Job[]): Promise<void> {
     if (batch.length === 0) return;
     let rows: Row[];
     try {
@@ -219,14 +245,14 @@ export class Lane implements WaitingLane {
       const [first] = batch;
       if (batch.length > 1) {
         const half = batch.length >> 1;
-        await this.#settle(batch.slice(0, half), isRepeated);
-        await this.#settle(batch.slice(half), isRepeated);
+        await this.#settle(batch.slice(0, half));
+        await this.#settle(batch.slice(half));
       } else if (first && !/^(invalid|configuration)$/.test(kind)) {
         this.#settleLater(first, error);
       } else if (first && !first.isReplaced) {
         first.log.error('the outcome of the handler is not valid', { error: text(error) });
         first.replace(error);
-        await this.#settle(batch, isRepeated);
+        await this.#settle(batch);
       } else if (first) {
         this.#giveUp(first, error);
       }
@@ -234,15 +260,13 @@ export class Lane implements WaitingLane {
     }
     rows.forEach((row, at) => {
       const job = batch[at];
-      if (!job) return;
-      const isSettled = row['outcome'] === 'settled' || row['outcome'] === 'repeated';
-      // A settlement that is sent again may have been committed the first time, which some actions do not show.
-      this.worker.settled(job, isSettled || isRepeated);
+      if (job) this.worker.settled(job, row['outcome'] === 'settled' || row['outcome'] === 'repeated');
     });
   }
 
   /** The server refuses for a while, as with a conflict: others are not kept waiting. */
   #settleLater(job: Job, error: unknown): void {
+    job.isSent = false;
     job.refusals += 1;
     if (job.refusals > REFUSALS) {
       this.#giveUp(job, error);
@@ -285,15 +309,22 @@ export class Lane implements WaitingLane {
   }
 
   #failed(error: unknown, batch: readonly Job[], sentAt: number): void {
-    this.#finished.unshift(...batch.filter((job) => job.state !== 'done' && !this.#later.has(job)));
     const kind = classify(error);
-    if (kind === 'connection') this.#lostCallAt ??= sentAt;
+    const again = batch.filter((job) => job.state !== 'done' && !this.#later.has(job));
+    for (const job of again) {
+      job.isSent = false;
+      // It may have been committed, which some actions do not show when they are sent again.
+      if (kind === 'connection') job.isAmbiguous = true;
+    }
+    this.#finished.unshift(...again);
+    if (kind === 'connection') this.#lostCallAt = Math.min(this.#lostCallAt ?? sentAt, sentAt);
     if (kind === 'configuration') {
       this.worker.fail(error);
     } else {
       this.worker.warn(`queue ${this.queue}: the call has failed, and is made again`, error);
     }
     this.#isPausing = true;
+    clearTimeout(this.#timer);
     this.#timer = setTimeout(() => {
       this.hurry();
     }, this.#backoff.next());

@@ -429,13 +429,13 @@ export class Worker<Tx = unknown> {
     if (others.length > 0) {
       const all = others.reduce((sum, other) => sum + other.weight, lane.weight);
       const share = Math.max(Math.round((this.limit * lane.weight) / all), 1);
-      want = Math.min(want, share - lane.slots.used);
+      want = Math.min(want, share - lane.slots.used - lane.slots.asked);
       const isScarce = this.limit - this.used - this.asked <= others.length;
       if (isScarce && others.some((other) => !other.isBusy && other.turn < lane.turn)) return 0;
     }
     const left = this.#maxBytes - this.#bytes;
     // Before the first document nothing is known about their size.
-    const fit = size === 0 ? (this.options.maxBytes === undefined ? 100 : 1) : Math.floor(left / size);
+    const fit = size === 0 ? (this.options.maxBytes === undefined ? 100 : 1) : Math.floor(left / size) - this.asked;
     return Math.max(Math.min(want, Math.max(fit, 1)), 0);
   }
 
@@ -526,9 +526,10 @@ export class Worker<Tx = unknown> {
 
   /** @internal */
   begin(job: Job, lane: Lane): void {
-    // A lease that was released, or has expired, and the document came back to the same worker.
+    // The document came back to the same worker: its lease was released, or has expired, or the call that settles it
+    // was committed, and the answer comes later than that of the call which leased it anew.
     const before = this.jobs.get(job.key);
-    if (before) this.lost(before);
+    if (before) this.settled(before, before.isSent);
     this.jobs.set(job.key, job);
     job.lane = lane;
     this.#running.add(job);
@@ -682,11 +683,16 @@ export class Worker<Tx = unknown> {
       good.push(job);
     }
     if (good.length === 0) return;
-    const signal = AbortSignal.any(good.map((job) => job.signal));
+    // `AbortSignal.any` would need a signal of each document, which costs more than all the rest.
+    const stop = new AbortController();
+    for (const job of good) {
+      job.batch = stop;
+      if (job.stopped) stop.abort(job.stopped);
+    }
     let run: Promise<unknown> | undefined;
     // Each document has its middleware around it, and all of them have the same call inside.
     const together = (): Promise<unknown> =>
-      (run ??= Promise.resolve().then(() => registration.handler(docs as never, signal as never)));
+      (run ??= Promise.resolve().then(() => registration.handler(docs as never, stop.signal as never)));
     await Promise.all(
       good.map(async (job, at) => {
         const one = async (): Promise<unknown> => {
