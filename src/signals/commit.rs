@@ -21,7 +21,7 @@ use crate::signals::{announce, foreign_writes, wakeups};
 /// Whether this transaction has written counter events.
 static HAS_EVENTS: AtomicBool = AtomicBool::new(false);
 
-/// What ends with a transaction before others are told of its end.
+/// What ends with a transaction before it tells others that it has ended.
 static FIRST: OnceLock<fn(End)> = OnceLock::new();
 
 /// Registers the function that sends the signals at the end of every transaction of this

@@ -147,7 +147,7 @@ pub enum Claimed {
 pub struct Wanted<'a> {
     /// The lease of the documents. None: they are removed.
     pub lease: Option<&'a Lease>,
-    /// So many at most.
+    /// The greatest number of documents.
     pub limit: i32,
     pub version: i32,
     /// In microseconds since 2000, as the next one.
