@@ -674,7 +674,8 @@ export class Worker<Tx = unknown> {
     const docs: BatchDoc<unknown>[] = [];
     const good: Job[] = [];
     for (const job of jobs) {
-      const payload = await this.#prepare(job, registration);
+      const prepared = this.#prepare(job, registration);
+      const payload = prepared instanceof Promise ? await prepared : prepared;
       if (payload === undefined) {
         this.ended(job);
         continue;
@@ -705,7 +706,7 @@ export class Worker<Tx = unknown> {
         };
         let outcome: Outcome | undefined;
         try {
-          outcome = returned(await this.#around(job, one));
+          outcome = returned(await (this.#hasMiddleware ? this.#around(job, one) : one()));
         } catch (error) {
           outcome = this.#failed(job, registration, error);
         }
