@@ -154,7 +154,9 @@ export class Lane implements WaitingLane {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     this.#hasLingered = false;
+    this.worker.calls += 1;
     const call = this.#next(want).then((leased) => {
+      this.worker.calls -= 1;
       this.#calls.delete(call);
       this.#look();
       this.worker.pump();
@@ -175,7 +177,8 @@ export class Lane implements WaitingLane {
    * what another one is just leasing.
    */
   get #mayAdd(): boolean {
-    return this.#isFull && this.#lostCallAt === undefined && this.#calls.size < CALLS;
+    const isBusy = this.#calls.size >= CALLS || this.worker.calls >= this.worker.mostCalls;
+    return this.#isFull && this.#lostCallAt === undefined && !isBusy;
   }
 
   #look(): void {

@@ -148,6 +148,16 @@ export class Worker<Tx = unknown> {
   used = 0;
   /** @internal */
   asked = 0;
+  /**
+   * Calls of all lanes under way.
+   * @internal
+   */
+  calls = 0;
+  /**
+   * As many may be under way while one of a lane joins another.
+   * @internal
+   */
+  mostCalls = 0;
   isStopping = false;
 
   constructor(
@@ -277,6 +287,8 @@ export class Worker<Tx = unknown> {
         `the pool has ${driver.size} connections at most, and the worker needs ${needed}: ${why}`,
       );
     }
+    // The other half is for the application. Where the size is unknown, each lane makes one call at a time.
+    this.mostCalls = Math.floor(((driver.size ?? 0) - sessions) / 2);
     await this.client.check();
     const marks = new Map<number, string | null>();
     for (const version of versions) {
@@ -674,7 +686,8 @@ export class Worker<Tx = unknown> {
     const docs: BatchDoc<unknown>[] = [];
     const good: Job[] = [];
     for (const job of jobs) {
-      const payload = await this.#prepare(job, registration);
+      const prepared = this.#prepare(job, registration);
+      const payload = prepared instanceof Promise ? await prepared : prepared;
       if (payload === undefined) {
         this.ended(job);
         continue;
@@ -705,7 +718,7 @@ export class Worker<Tx = unknown> {
         };
         let outcome: Outcome | undefined;
         try {
-          outcome = returned(await this.#around(job, one));
+          outcome = returned(await (this.#hasMiddleware ? this.#around(job, one) : one()));
         } catch (error) {
           outcome = this.#failed(job, registration, error);
         }

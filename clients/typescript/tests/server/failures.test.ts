@@ -4,7 +4,7 @@ import { randomBytes } from 'node:crypto';
 import { after, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import pg from 'pg';
-import { Fetchq, type StopError, Worker, classify, defineTask } from '@fetchq/client';
+import { type Driver, Fetchq, type StopError, Worker, classify, defineTask } from '@fetchq/client';
 import { pgDriver } from '@fetchq/client/pg';
 import { LIBRARIES, Proxy, open, setup, until, untilAborted } from '../support.js';
 
@@ -239,6 +239,58 @@ for (const library of LIBRARIES) {
       await worker.stop();
       await end();
       await proxy.end();
+    });
+
+    test('of two calls under way, one is lost: what the other one leases is not handed back', async () => {
+      const { driver, end } = open(library);
+      const calls = { now: 0, most: 0, isLost: false, repairs: 0 };
+      const isRepair = (statement: string): boolean => statement.includes('fetchq.lease_list');
+      const held: Driver = {
+        ...driver,
+        async call(statement, values, ms) {
+          if (isRepair(statement)) {
+            calls.repairs += 1;
+            assert.equal(calls.now, 0, 'what was lost is looked for while a call is under way');
+          }
+          if (!statement.includes('fetchq.docs_next')) return driver.call(statement, values, ms);
+          calls.now += 1;
+          calls.most = Math.max(calls.most, calls.now);
+          try {
+            const rows = await driver.call(statement, values, ms);
+            if (calls.isLost || calls.now < 2) return rows;
+            calls.isLost = true;
+            // The answer to the other call is later than the end of the pause that follows.
+            holding = new Promise((resolve) => setTimeout(resolve, 1500));
+            throw Object.assign(new Error('the answer is lost'), { code: 'ECONNRESET' });
+          } finally {
+            await (calls.isLost && calls.now === 1 ? holding : undefined);
+            calls.now -= 1;
+          }
+        },
+      };
+      let holding: Promise<void> | undefined;
+      const task = defineTask<number>(await s.queue());
+      const documents = 4000;
+      await s.fq.putMany(
+        task,
+        Array.from({ length: documents }, (_, n) => ({ payload: n })),
+      );
+      const runs = new Map<number, number>();
+      const worker = new Worker(new Fetchq(held, { logger: s.logger }), { concurrency: 400 }).handleBatch(
+        task,
+        (docs) => {
+          for (const { payload } of docs) runs.set(payload, (runs.get(payload) ?? 0) + 1);
+        },
+        { size: 100, concurrency: 4 },
+      );
+      await worker.start();
+      await until(() => worker.metrics().settled.complete === documents, 'all are settled', 30);
+      await worker.stop();
+      assert.deepEqual([calls.most, calls.isLost, calls.repairs], [2, true, 1]);
+      assert.equal(runs.size, documents);
+      assert.ok([...runs.values()].every((count) => count === 1));
+      assert.equal(worker.metrics().lost, 0);
+      await end();
     });
 
     test('a commit whose answer is lost is not made twice', async () => {
