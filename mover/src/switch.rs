@@ -118,7 +118,7 @@ impl Switch<'_> {
         old.run(LIMITS).await?;
         old.run(&limits(self.lock_timeout, self.pause_limit))
             .await?;
-        for sql in [WRITE_LEASES, LOCK_JOBS, LOCK_QUEUES, LOCK_SCHEDULES] {
+        for sql in [LOCK_JOBS, LOCK_QUEUES, LOCK_SCHEDULES, WRITE_LEASES] {
             old.rows(sql, &[&names]).await?;
         }
         let tables = old.texts(EXISTING, &[&table_names(self.names)]).await?;

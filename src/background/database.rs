@@ -12,6 +12,7 @@ use crate::background::notifier::Notifier;
 use crate::background::schedules::Schedules;
 use crate::background::sessions::Sessions;
 use crate::domain::status::Status;
+use crate::late::memory;
 use crate::pg::{process, session, time, transaction};
 use crate::signals::background_worker::{ExitReason, Held};
 use crate::signals::board::board;
@@ -44,10 +45,15 @@ pub fn main(assignment: &Assignment) {
     }
     process::begin(Some(worker.database()), c"fetchq background worker");
     let mut services = Services::new(held, entry);
+    if memory::exists() {
+        process::expect_last_work();
+    }
     let reason = services.run();
     if reason == ExitReason::Replaced {
         services.leave();
     } else {
+        services.held.stop_serving();
+        services.late_leases.flush();
         services.jobs.terminate();
     }
     held.set_exit_reason(reason);
@@ -118,7 +124,6 @@ impl<'a> Services<'a> {
         let mut checked_at = i64::MIN / 2;
         loop {
             if process::should_stop() {
-                self.late_leases.flush();
                 return ExitReason::Terminated;
             }
             process::reload();
@@ -158,7 +163,8 @@ impl<'a> Services<'a> {
                 return ExitReason::Replaced;
             }
             let until = next.min(checked_at + CHECK_INTERVAL_US);
-            self.held.set_needed_at(self.needed_at().max(i64::MIN + 1));
+            let needed_at = self.needed_at().min(self.late_leases.due_at());
+            self.held.set_needed_at(needed_at.max(i64::MIN + 1));
             self.held.set_wake_time(until);
             if self.has_changes() || process::should_stop() {
                 continue;
@@ -180,8 +186,9 @@ impl<'a> Services<'a> {
         // From here on sessions request a new background worker. One that has found this process
         // before is found below, or finds that it has left.
         self.held.stop_serving();
+        let has_leases = self.late_leases.flush();
         self.notifier.flush();
-        let needed_at = match self.has_changes() {
+        let needed_at = match has_leases || self.has_changes() {
             true => time::clock(),
             false => needed_at.min(self.held.worker().bound_leases_at()),
         };

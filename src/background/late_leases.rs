@@ -57,27 +57,46 @@ impl<'a> LateLeases<'a> {
         if requested.is_none() && now < self.next {
             return self.next;
         }
-        let is_all = requested.is_some();
-        self.write(now, is_all);
+        let has_any = memory::has_any();
+        if has_any {
+            self.write(now, requested.is_some());
+        }
         if let Some(request) = requested {
             self.worker.leases_written(request);
         }
-        self.next = time::clock() + LOOK_US;
-        self.next
+        // Where there are none, the next ones are found when the process looks whether it has to exit.
+        match has_any {
+            true => self.next = time::clock() + LOOK_US,
+            false => self.next = i64::MIN,
+        }
+        if has_any { self.next } else { i64::MAX }
     }
 
-    /// Writes all leases before the process ends.
-    pub fn flush(&mut self) {
-        if memory::exists() {
-            process::without_interrupts(|| self.write(time::clock(), true));
+    /// Returns when the database needs a background worker because of them, in microseconds since 2000.
+    pub fn due_at(&self) -> i64 {
+        match memory::exists() && memory::has_any() {
+            true => time::clock() + LOOK_US,
+            false => i64::MAX,
         }
+    }
+
+    /// Writes all leases before the process ends. From now on no session leases late, because it finds no
+    /// background worker. Returns whether there are some that transactions have which still run.
+    pub fn flush(&mut self) -> bool {
+        if !memory::exists() || !memory::has_any() {
+            return false;
+        }
+        process::begin_last_work();
+        self.failed.clear();
+        self.write(time::clock(), true);
+        memory::has_any_here()
     }
 
     fn write(&mut self, now: i64, is_all: bool) {
         self.failed.retain(|_, until| *until > now);
         let mut tables: BTreeMap<u32, Vec<(Name, Lease)>> = BTreeMap::new();
-        for (name, lease) in memory::leased(|lease| is_all || lease.write_at <= now) {
-            if !self.failed.contains_key(&name.table) {
+        for (name, lease) in memory::leased(|_, lease| is_all || lease.write_at <= now) {
+            if is_all || !self.failed.contains_key(&name.table) {
                 tables.entry(name.table).or_default().push((name, lease));
             }
         }

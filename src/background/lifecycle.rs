@@ -35,6 +35,10 @@ fn find_exit_reason() -> Option<ExitReason> {
 /// Writes a failure to the server's log, unless it happened because the extension was dropped or
 /// upgraded.
 pub fn log_failure(message: String) {
+    if process::should_stop() {
+        // It was cancelled.
+        return;
+    }
     // DROP EXTENSION locks the registry of queues. Reading it waits until that transaction ends,
     // and fails when the registry no longer exists.
     let _ = process::transaction(queue::all);

@@ -81,7 +81,11 @@ pub fn claim(name: Name, lease: Lease) -> Claim {
 pub fn hold(name: Name, reserves: bool) -> Hold {
     loop {
         match try_hold(name, reserves) {
-            Hold::Busy(other) => virtual_transaction::wait_for(other),
+            Hold::Busy(other) => {
+                virtual_transaction::wait_for(other);
+                // Its entries end a moment after it.
+                pgrx::check_for_interrupts!();
+            }
             other => return other,
         }
     }
@@ -168,12 +172,12 @@ fn undo(change: &Change, owner: u64) {
     match &change.kind {
         Kind::Claimed(lease) => {
             // It is free before it is noted: a walk that still passes over it is cut short by the note.
-            memory::remove(name, owner, true);
+            memory::remove(name, owner);
             let table = Oid::from(name.table);
             floors::note_pick_entry(table, lease.version, lease.priority, lease.key);
         }
         Kind::Held(state) | Kind::Void(state) => memory::give_back(name, owner, *state),
-        Kind::Reserved => memory::remove(name, owner, false),
+        Kind::Reserved => memory::free(name),
     }
 }
 
@@ -213,13 +217,13 @@ pub fn transaction_ended(end: End) {
             for change in changes.list.drain(..) {
                 match change.kind {
                     Kind::Claimed(_) => memory::keep(&change.name, owner),
-                    Kind::Held(_) => memory::remove(&change.name, owner, true),
+                    Kind::Held(_) => memory::remove(&change.name, owner),
                     Kind::Void(_) => {
-                        memory::remove(&change.name, owner, true);
+                        memory::remove(&change.name, owner);
                         // Another document may have this subject now, which walks have passed over.
                         floors::forget(Oid::from(change.name.table));
                     }
-                    Kind::Reserved => memory::remove(&change.name, owner, false),
+                    Kind::Reserved => memory::free(&change.name),
                 }
             }
         }

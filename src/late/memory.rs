@@ -1,12 +1,13 @@
 //! The late leases of this server, in shared memory.
 
-use std::hash::Hasher;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use pgrx::pg_sys::Oid;
 
 use crate::late::table::{Claim, ENTRIES, Hold, Lease, Name, Owner, Part, State};
-use crate::pg::index_walk::Identity;
+use crate::pg::index_walk::{Identity, Passed};
 use crate::pg::session;
 use crate::pg::shared::{Area, Content, Place};
 use crate::settings;
@@ -20,6 +21,8 @@ pub struct Counts {
     leases: [AtomicU32; COUNTS],
     /// Transactions that allow no new ones, by table.
     closed: [AtomicU32; COUNTS],
+    /// Nobody can choose two subjects that have the same name.
+    secret: u64,
 }
 
 struct Leases;
@@ -33,6 +36,7 @@ impl Content for Leases {
         Counts {
             leases: [const { AtomicU32::new(0) }; COUNTS],
             closed: [const { AtomicU32::new(0) }; COUNTS],
+            secret: RandomState::new().build_hasher().finish(),
         }
     }
 
@@ -74,7 +78,10 @@ pub fn slots() -> (i32, i32) {
 pub fn name(table: u32, subject: &[u8]) -> Name {
     let database = session::database();
     #[allow(deprecated)]
-    let mut hasher = std::hash::SipHasher::new_with_keys(u64::from(table), u64::from(database));
+    let mut hasher = std::hash::SipHasher::new_with_keys(
+        Memory::header().map_or(0, |counts| counts.secret),
+        u64::from(database) << 32 | u64::from(table),
+    );
     hasher.write(subject);
     Name {
         database,
@@ -113,6 +120,12 @@ pub fn has_any() -> bool {
     counts.is_some_and(|counts| counts.leases.iter().any(|count| is_above_0(Some(count))))
 }
 
+/// Returns whether any documents of this database are leased here.
+pub fn has_any_here() -> bool {
+    let database = session::database();
+    has_any() && (0..Memory::items()).any(|at| Memory::read(at, |part| part.has_leases(database)))
+}
+
 /// Allows no new leases of a table, until [`open`]. Whoever has called this sees all that there are.
 pub fn close(table: u32) {
     add(count(|counts| &counts.closed, table), 1);
@@ -123,20 +136,18 @@ pub fn open(table: u32) {
     add(count(|counts| &counts.closed, table), -1);
 }
 
-/// See [`Part::claim`]. `Full` also where new leases are not allowed now.
+/// See [`Part::claim`]. `InRow` also where new leases are not allowed now.
 pub fn claim(name: Name, lease: Lease, owner: Owner) -> Claim {
     let leases = count(|counts| &counts.leases, name.table);
     let closed = count(|counts| &counts.closed, name.table);
     add(leases, 1);
-    let claim = Memory::write(part(&name), |part| {
+    let (claim, took_over) = Memory::write(part(&name), |part| {
         // The one that closes the table looks at this part afterwards.
-        let claim = match is_above_0(closed) {
-            true => part.claim_nothing(&name, owner),
-            false => part.claim(name, lease, owner),
-        };
-        (claim, part.took_over())
+        match is_above_0(closed) {
+            true => (Claim::InRow, false),
+            false => (part.claim(name, lease, owner), part.took_over()),
+        }
     });
-    let (claim, took_over) = claim;
     if claim != Claim::Done || took_over {
         add(leases, -1);
     }
@@ -158,16 +169,16 @@ pub fn give_back(name: &Name, owner: Owner, state: State) {
     Memory::write(part(name), |part| part.give_back(name, owner, state));
 }
 
-/// Removes the entry of a lease, or of a document without one.
-pub fn remove(name: &Name, owner: Owner, is_leased: bool) {
-    if Memory::write(part(name), |part| part.remove(name, owner)) && is_leased {
+/// See [`Part::remove`].
+pub fn remove(name: &Name, owner: Owner) {
+    if Memory::write(part(name), |part| part.remove(name, owner)) {
         add(count(|counts| &counts.leases, name.table), -1);
     }
 }
 
-/// See [`Part::is_leased`].
-pub fn is_leased(name: &Name) -> bool {
-    has_leases(name.table) && Memory::read(part(name), |part| part.is_leased(name))
+/// See [`Part::free`].
+pub fn free(name: &Name) {
+    Memory::write(part(name), |part| part.free(name));
 }
 
 fn lease_of(table: Oid, document: &Identity) -> Option<(i64, bool)> {
@@ -191,10 +202,12 @@ pub fn has_lease(table: Oid, document: &Identity) -> bool {
     lease_of(table, document).is_some()
 }
 
-/// Returns whether floors may pass over a document: it is leased, and only shared memory says so. Not if somebody
-/// changes its row, who has noted already where it will be.
-pub fn is_passed(table: Oid, document: &Identity) -> bool {
-    lease_of(table, document).is_some_and(|(_, is_unchanged)| is_unchanged)
+/// Which documents of a table its floors may pass over: those that are leased here. Not those whose rows somebody
+/// changes, who has noted already where they will be. None: there are none.
+pub fn passed(table: Oid) -> Option<Passed> {
+    let has_some = exists() && has_leases(table.to_u32());
+    has_some
+        .then_some(|table, document| lease_of(table, document).is_some_and(|(_, is_kept)| is_kept))
 }
 
 /// Returns the lease of a document.
@@ -202,15 +215,15 @@ pub fn lease(name: &Name) -> Option<Lease> {
     Memory::read(part(name), |part| part.lease(name))
 }
 
-/// Returns the leases of a database that `wanted` returns true for, and that no transaction has now.
-pub fn leased(wanted: impl Fn(&Lease) -> bool) -> Vec<(Name, Lease)> {
+/// Returns the leases of this database that `wanted` returns true for, and that no transaction has now.
+pub fn leased(wanted: impl Fn(&Name, &Lease) -> bool) -> Vec<(Name, Lease)> {
     let mut found = Vec::new();
     for at in 0..Memory::items() {
         // Memory is reserved first, because nothing may fail under the lock.
         found.reserve(ENTRIES);
         Memory::read(at, |part| {
             part.visit_leased(session::database(), |name, lease| {
-                if wanted(lease) {
+                if wanted(name, lease) {
                     found.push((*name, *lease));
                 }
             });

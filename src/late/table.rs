@@ -68,7 +68,7 @@ pub enum State {
     Leased,
     /// It is leased, and a transaction that is open changes its row.
     Held,
-    /// It is not leased, and a transaction that is open changes its row.
+    /// It is not leased, and transactions that are open may change its row: the row decides between them.
     Reserved,
 }
 
@@ -76,7 +76,10 @@ pub enum State {
 struct Entry {
     name: Name,
     state: State,
+    /// 0 for what is leased or reserved.
     owner: Owner,
+    /// How often it is reserved.
+    reserved: u32,
     lease: Lease,
 }
 
@@ -93,13 +96,10 @@ pub struct Part {
 pub enum Claim {
     /// The document is leased.
     Done,
-    /// This transaction has changed its row before.
-    Own,
-    /// Another session has the document. If it is leased: when that is to be written, in microseconds since
-    /// 2000.
-    Taken(Option<i64>),
-    /// There is no room.
-    Full,
+    /// It cannot be leased here now. If it has no lease, its row decides.
+    InRow,
+    /// It is leased.
+    Taken,
 }
 
 /// The outcome of [`Part::hold`].
@@ -107,11 +107,11 @@ pub enum Claim {
 pub enum Hold {
     /// It has no lease here.
     Missing,
-    /// It had none, and nobody can lease it now until this transaction ends.
+    /// It has none, and nobody can lease it here until this transaction ends.
     Reserved,
-    /// This transaction holds it already: the row says what it is.
+    /// This transaction holds its lease already: the row says what it is.
     Own,
-    /// Another transaction has it.
+    /// Another transaction has its lease.
     Busy(Owner),
     /// It has this lease, which is held now.
     Lease(Lease, State),
@@ -133,6 +133,7 @@ impl Part {
                 },
                 state: State::Reserved,
                 owner: 0,
+                reserved: 0,
                 lease: Lease::NONE,
             }; ENTRIES],
         }
@@ -174,26 +175,27 @@ impl Part {
             name,
             state: State::Claimed,
             owner,
+            reserved: 0,
             lease,
         };
         self.took_over = false;
-        match self.position(&name) {
-            None if self.add(entry) => Claim::Done,
-            None => Claim::Full,
-            Some(at) => {
-                let known = &mut self.entries[at];
-                match known.state {
-                    // It was removed by somebody who does not know of leases, and put again.
-                    State::Leased if known.lease.document() != lease.document() => {
-                        *known = entry;
-                        self.took_over = true;
-                        Claim::Done
-                    }
-                    State::Leased => Claim::Taken(Some(known.lease.write_at)),
-                    State::Held | State::Reserved if known.owner == owner => Claim::Own,
-                    _ => Claim::Taken(None),
-                }
+        let Some(at) = self.position(&name) else {
+            return match self.add(entry) {
+                true => Claim::Done,
+                false => Claim::InRow,
+            };
+        };
+        let known = &mut self.entries[at];
+        match known.state {
+            // It was removed by somebody who does not know of leases, and put again.
+            State::Leased if known.lease.document() != lease.document() => {
+                *known = entry;
+                self.took_over = true;
+                Claim::Done
             }
+            State::Held if known.owner == owner => Claim::InRow,
+            State::Leased | State::Claimed | State::Held => Claim::Taken,
+            State::Reserved => Claim::InRow,
         }
     }
 
@@ -202,22 +204,15 @@ impl Part {
         self.took_over
     }
 
-    /// Looks who has a document, where it cannot be leased here.
-    pub fn claim_nothing(&self, name: &Name, owner: Owner) -> Claim {
-        match self.position(name).map(|at| &self.entries[at]) {
-            None => Claim::Full,
-            Some(known) if known.owner == owner && known.state != State::Claimed => Claim::Own,
-            Some(_) => Claim::Taken(None),
-        }
-    }
-
-    /// Holds a document whose row is to be changed. One that has no lease is reserved, if `reserves`.
+    /// Holds the lease of a document whose row is to be changed. One that has none is reserved, if `reserves`:
+    /// each time once more.
     pub fn hold(&mut self, name: Name, owner: Owner, reserves: bool) -> Hold {
         let Some(at) = self.position(&name) else {
             let entry = Entry {
                 name,
                 state: State::Reserved,
-                owner,
+                owner: 0,
+                reserved: 1,
                 lease: Lease::NONE,
             };
             return match reserves {
@@ -229,7 +224,12 @@ impl Part {
         let known = &mut self.entries[at];
         let before = known.state;
         match before {
-            State::Held | State::Reserved if known.owner == owner => Hold::Own,
+            State::Reserved if reserves => {
+                known.reserved += 1;
+                Hold::Reserved
+            }
+            State::Reserved => Hold::Missing,
+            State::Held if known.owner == owner => Hold::Own,
             State::Leased => {
                 (known.state, known.owner) = (State::Held, owner);
                 Hold::Lease(known.lease, before)
@@ -238,7 +238,7 @@ impl Part {
                 known.state = State::Held;
                 Hold::Lease(known.lease, before)
             }
-            _ => Hold::Busy(known.owner),
+            State::Claimed | State::Held => Hold::Busy(known.owner),
         }
     }
 
@@ -265,16 +265,27 @@ impl Part {
         }
     }
 
-    /// Removes an entry of this transaction. Returns whether it was there.
+    /// Removes a lease that this transaction has. Returns whether it was there.
     pub fn remove(&mut self, name: &Name, owner: Owner) -> bool {
-        let Some(at) = self.position(name) else {
-            return false;
-        };
-        let is_own = self.entries[at].owner == owner;
-        if is_own {
+        let has_lease = |entry: &Entry| entry.state != State::Reserved && entry.owner == owner;
+        let at = self.position(name);
+        let at = at.filter(|at| has_lease(&self.entries[*at]));
+        if let Some(at) = at {
             self.used &= !(1 << at);
         }
-        is_own
+        at.is_some()
+    }
+
+    /// Ends one reservation of a document.
+    pub fn free(&mut self, name: &Name) {
+        if let Some(at) = self.position(name)
+            && self.entries[at].state == State::Reserved
+        {
+            self.entries[at].reserved -= 1;
+            if self.entries[at].reserved == 0 {
+                self.used &= !(1 << at);
+            }
+        }
     }
 
     /// Returns the lease of a document.
@@ -292,10 +303,12 @@ impl Part {
         is_it.then_some((entry.lease.number, !is_held))
     }
 
-    /// Returns whether a document is leased here.
-    pub fn is_leased(&self, name: &Name) -> bool {
-        self.position(name)
-            .is_some_and(|at| self.entries[at].state != State::Reserved)
+    /// Returns whether any documents of a database are leased here.
+    pub fn has_leases(&self, database: u32) -> bool {
+        self.places().any(|at| {
+            let Entry { name, state, .. } = &self.entries[at];
+            name.database == database && *state != State::Reserved
+        })
     }
 
     /// Visits the documents of a database that are leased by transactions that have ended.
@@ -338,7 +351,6 @@ mod tests {
     fn lease(seq: i64) -> Lease {
         Lease {
             key: PickKey::new(0, 0, seq),
-            write_at: 9,
             ..Lease::NONE
         }
     }
@@ -348,24 +360,24 @@ mod tests {
         let mut part = Part::new();
         let doc = name(1);
         assert_eq!(part.claim(doc, lease(1), ME), Claim::Done);
-        assert_eq!(part.claim(doc, lease(1), ME), Claim::Taken(None));
-        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::Taken(None));
+        assert_eq!(part.claim(doc, lease(1), ME), Claim::Taken);
+        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::Taken);
         assert_eq!(part.hold(doc, OTHER, false), Hold::Busy(ME));
         part.keep(&doc, OTHER);
-        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::Taken(None));
+        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::Taken);
         part.keep(&doc, ME);
-        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::Taken(Some(9)));
+        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::Taken);
         let held = part.hold(doc, OTHER, false);
         assert_eq!(held, Hold::Lease(lease(1), State::Leased));
         assert_eq!(part.hold(doc, ME, true), Hold::Busy(OTHER));
         assert_eq!(part.hold(doc, OTHER, true), Hold::Own);
-        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::Own);
+        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::InRow);
         assert!(!part.remove(&doc, ME));
         part.give_back(&doc, OTHER, State::Leased);
-        assert!(part.is_leased(&doc));
+        assert!(part.lease(&doc).is_some());
         part.hold(doc, ME, false);
         assert!(part.remove(&doc, ME));
-        assert!(!part.is_leased(&doc));
+        assert_eq!(part.lease(&doc), None);
         assert_eq!(part.hold(doc, ME, false), Hold::Missing);
     }
 
@@ -385,15 +397,22 @@ mod tests {
     }
 
     #[test]
-    fn nobody_claims_what_is_reserved() {
+    fn what_is_reserved_is_leased_in_its_row() {
         let mut part = Part::new();
         let doc = name(1);
         assert_eq!(part.hold(doc, ME, true), Hold::Reserved);
-        assert!(!part.is_leased(&doc));
-        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::Taken(None));
-        assert_eq!(part.claim(doc, lease(1), ME), Claim::Own);
-        assert!(part.remove(&doc, ME));
-        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::Done);
+        assert_eq!(part.lease(&doc), None);
+        assert_eq!(part.hold(doc, OTHER, false), Hold::Missing);
+        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::InRow);
+        assert_eq!(part.hold(doc, OTHER, true), Hold::Reserved);
+        assert!(!part.remove(&doc, 0));
+        part.free(&doc);
+        assert_eq!(part.claim(doc, lease(1), ME), Claim::InRow);
+        part.free(&doc);
+        assert_eq!(part.used(), 0);
+        assert_eq!(part.claim(doc, lease(1), ME), Claim::Done);
+        part.free(&doc);
+        assert!(part.lease(&doc).is_some());
     }
 
     #[test]
@@ -411,7 +430,7 @@ mod tests {
         for n in 0..ENTRIES as u64 {
             assert_eq!(part.claim(name(n), lease(1), ME), Claim::Done);
         }
-        assert_eq!(part.claim(name(99), lease(1), ME), Claim::Full);
+        assert_eq!(part.claim(name(99), lease(1), ME), Claim::InRow);
         assert_eq!(part.hold(name(99), ME, true), Hold::Full);
         assert!(part.remove(&name(63), ME));
         assert_eq!(part.hold(name(99), ME, true), Hold::Reserved);

@@ -14,6 +14,7 @@ use crate::pg::time::{self, Interval};
 use crate::pg::{lock_wait, memory, relation, subtransaction};
 use crate::signals::progress;
 use crate::store::counters::metrics::SnapshotOf;
+use crate::store::documents::late_leases;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::queue;
 use crate::store::queues::rights::{self, Right};
@@ -266,6 +267,7 @@ pub fn run_document_maintenance(
         Err(e) if e.is_missing_queue() => return None,
         Err(e) => raise(Err(e)),
     };
+    late_leases::write_unserved(&queue);
     let shrink = SHRINK_BITS.saturating_mul(failures.unsigned_abs()).min(31);
     let limit = match settings.limit.max(0) {
         0 => 0,

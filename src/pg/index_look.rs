@@ -4,7 +4,7 @@
 use pgrx::pg_sys;
 
 use crate::pg::index_walk::{
-    Column, INTERRUPTS_EVERY, Identity, LESS_INT4, RangeKeys, Walk, equal, scan_key,
+    Column, INTERRUPTS_EVERY, LESS_INT4, Passed, RangeKeys, Walk, equal, scan_key,
 };
 use crate::pg::memory;
 
@@ -38,7 +38,7 @@ pub fn first_visible<const N: usize>(
     prefix: &[i32],
     from: [Column; N],
     is_beyond: impl Fn(&[Column; N]) -> bool,
-    is_passed: impl Fn(&Identity) -> bool,
+    is_passed: Option<Passed>,
     budget: &mut u32,
 ) -> Look<N> {
     let Some(lock) = ReadLock::try_take(index) else {
@@ -71,7 +71,7 @@ pub fn first_visible<const N: usize>(
                 look = Look::NothingBefore(Some(entry));
                 break;
             }
-            if walk.is_visible(snapshot) && !walk.is_passed(&is_passed) {
+            if walk.is_visible(snapshot) && !walk.is_passed(table, is_passed) {
                 look = Look::Found(entry);
                 break;
             }

@@ -31,6 +31,9 @@ pub struct Identity<'a> {
     pub created_at: i64,
 }
 
+/// Says which documents of a table a walk passes over, beside those that are not there.
+pub type Passed = fn(pg_sys::Oid, &Identity) -> bool;
+
 /// The number of entries that are passed between two checks for interrupts.
 pub(super) const INTERRUPTS_EVERY: u64 = 1000;
 
@@ -197,7 +200,10 @@ impl Walk {
 impl Walk {
     /// Returns whether the current row is a document that is passed over. One whose table is not as fetchq
     /// made it is none.
-    pub(super) unsafe fn is_passed(&self, is_passed: impl Fn(&Identity) -> bool) -> bool {
+    pub(super) unsafe fn is_passed(&self, table: pg_sys::Oid, is_passed: Option<Passed>) -> bool {
+        let Some(is_passed) = is_passed else {
+            return false;
+        };
         const COLUMNS: [(usize, pg_sys::Oid); 3] = [
             (document::Column::Subject as usize, pg_sys::VARCHAROID),
             (document::Column::Seq as usize, pg_sys::INT8OID),
@@ -217,11 +223,12 @@ impl Walk {
                 (!is_null).then(|| *(*self.slot).tts_values.add(at))
             });
             subject.is_some_and(|subject| {
-                is_passed(&Identity {
+                let document = Identity {
                     subject: text_bytes(subject),
                     seq: seq.map_or(0, |datum| datum.value() as i64),
                     created_at: created_at.map_or(0, |datum| datum.value() as i64),
-                })
+                };
+                is_passed(table, &document)
             })
         }
     }
@@ -391,7 +398,7 @@ pub fn first_alive<const N: usize>(
     prefix: &[i32],
     from: [Column; N],
     is_beyond: impl Fn(&[Column; N]) -> bool,
-    is_passed: impl Fn(&Identity) -> bool,
+    is_passed: Option<Passed>,
     on_progress: impl Fn(),
 ) -> Option<[Column; N]> {
     let mut keys = RangeKeys::new(prefix, from);
@@ -407,7 +414,8 @@ pub fn first_alive<const N: usize>(
                 return Some(from);
             };
             let entry = std::array::from_fn(|at| from[at].with(datums[at]));
-            if is_beyond(&entry) || !(walk.is_dead() || walk.is_passed(&is_passed)) {
+            let is_over = || walk.is_dead() || walk.is_passed(table, is_passed);
+            if is_beyond(&entry) || !is_over() {
                 return Some(entry);
             }
             passed += 1;

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::Duration;
 
 use pgrx::bgworkers::{
@@ -140,12 +140,34 @@ unsafe extern "C" {
 
 /// Handles SIGTERM: the process ends at the next point at which it can be interrupted.
 unsafe extern "C-unwind" fn on_terminate(_: i32) {
-    // SAFETY: This is what PostgreSQL's own handler does for a process without a client.
+    // SAFETY: This is what PostgreSQL's own handler does for a process without a client, or what it does
+    // for a cancel.
     errno::preserve(|| unsafe {
+        let is_first = !IS_TERMINATED.swap(true, Ordering::Relaxed);
+        match HAS_LAST_WORK.load(Ordering::Relaxed) {
+            true if is_first => (&raw mut pg_sys::QueryCancelPending).write_volatile(1),
+            true => {}
+            false => (&raw mut pg_sys::ProcDiePending).write_volatile(1),
+        }
         (&raw mut pg_sys::InterruptPending).write_volatile(1);
-        (&raw mut pg_sys::ProcDiePending).write_volatile(1);
         pg_sys::SetLatch(pg_sys::MyLatch);
     });
+}
+
+static IS_TERMINATED: AtomicBool = AtomicBool::new(false);
+
+static HAS_LAST_WORK: AtomicBool = AtomicBool::new(false);
+
+/// Says that this process has work to do before it ends. From here on SIGTERM cancels what runs, and the
+/// process has to end by itself when [`should_stop`] returns true.
+pub fn expect_last_work() {
+    HAS_LAST_WORK.store(true, Ordering::Relaxed);
+}
+
+/// Has the cancel of SIGTERM not hit what this process does before it ends.
+pub fn begin_last_work() {
+    // SAFETY: This is a plain variable, which signal handlers set.
+    unsafe { (&raw mut pg_sys::QueryCancelPending).write_volatile(0) };
 }
 
 /// Handles SIGHUP: [`reload`] then reads the configuration again.
@@ -199,19 +221,9 @@ pub fn begin(database: Option<u32>, name: &CStr) {
 
 /// Returns whether the process was asked to end.
 pub fn should_stop() -> bool {
-    // SAFETY: This is a plain variable, which the signal handler sets.
-    unsafe { (&raw const pg_sys::ProcDiePending).read_volatile() != 0 }
-}
-
-/// Runs `work` although this process is to end.
-pub fn without_interrupts<R>(work: impl FnOnce() -> R) -> R {
-    // SAFETY: This is what HOLD_INTERRUPTS and RESUME_INTERRUPTS do. After an ERROR nothing is held.
-    unsafe {
-        pg_sys::InterruptHoldoffCount += 1;
-        let result = work();
-        pg_sys::InterruptHoldoffCount = pg_sys::InterruptHoldoffCount.saturating_sub(1);
-        result
-    }
+    // SAFETY: This is a plain variable, which signal handlers set.
+    let is_dying = unsafe { (&raw const pg_sys::ProcDiePending).read_volatile() != 0 };
+    is_dying || IS_TERMINATED.load(Ordering::Relaxed)
 }
 
 /// Reads the configuration again after a SIGHUP. Returns whether it did.

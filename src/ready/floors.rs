@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use pgrx::pg_sys::Oid;
 
-use crate::pg::index_walk::{self, Column, Identity};
+use crate::pg::index_walk::{self, Column, Passed};
 use crate::pg::shared::{Area, Content, Place};
 use crate::pg::{session, time};
 use crate::ready::bucket::{Bucket, GROUPS_PER_BUCKET, Known};
@@ -161,7 +161,7 @@ impl QueueFloors {
         }
         // The walk goes beyond now, because the background worker sleeps until the floor.
         let stop = DueKey::until(now.saturating_add(DUE_LOOKAHEAD_US));
-        self.advance(Index::Due, 0, status, Key::LAST, stop.into(), &|_| false);
+        self.advance(Index::Due, 0, status, Key::LAST, stop.into(), None);
         floor(self.known_levels(name)?)
     }
 
@@ -181,7 +181,7 @@ impl QueueFloors {
         version: i32,
         priority: i32,
         bound: PickKey,
-        is_passed: &dyn Fn(&Identity) -> bool,
+        is_passed: Option<Passed>,
     ) {
         let (bound, stop) = (bound.into(), bound.into());
         self.advance(Index::Pick, version, priority, bound, stop, is_passed);
@@ -196,7 +196,7 @@ impl QueueFloors {
         level: i32,
         bound: Key,
         stop: Key,
-        is_passed: &dyn Fn(&Identity) -> bool,
+        is_passed: Option<Passed>,
     ) {
         let name = self.name(index, version);
         let bucket = bucket_of(&name);
@@ -226,7 +226,7 @@ impl QueueFloors {
         level: i32,
         from: Key,
         stop: Key,
-        is_passed: &dyn Fn(&Identity) -> bool,
+        is_passed: Option<Passed>,
         renew: impl Fn(),
     ) -> Key {
         match name.index {
@@ -270,7 +270,7 @@ impl QueueFloors {
                         Column::Int8(from.seq),
                     ],
                     |columns| key(columns) >= stop,
-                    |_| false,
+                    None,
                     renew,
                 )
                 .map_or(Key::LAST, |columns| key(&columns))

@@ -76,9 +76,12 @@ pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
         if has_unlocked(queue, version, Some(level), now) {
             return Readiness::Now;
         }
-        floors.advance_level(version, level.id, PickKey::LAST, &|document| {
-            memory::is_passed(queue.table, document)
-        });
+        floors.advance_level(
+            version,
+            level.id,
+            PickKey::LAST,
+            memory::passed(queue.table),
+        );
         let advanced = floors.levels(version).and_then(|levels| {
             let same = levels.as_slice().iter().find(|view| view.id == level.id);
             same.map(|view| view.floor.next_iteration())
@@ -157,9 +160,12 @@ pub fn available(queue: &Queue, version: i32, now: i64, limit: i32) -> i32 {
         let n: Option<i32> = spi::connect(|spi| queue.run(spi, &COUNT_OF_LEVEL, &args).get(0, 1));
         match n.unwrap_or(0) {
             // With the floor advanced, the next poll needs no query.
-            0 => floors.advance_level(version, level.id, PickKey::LAST, &|document| {
-                memory::is_passed(queue.table, document)
-            }),
+            0 => floors.advance_level(
+                version,
+                level.id,
+                PickKey::LAST,
+                memory::passed(queue.table),
+            ),
             n => found += n,
         }
     }

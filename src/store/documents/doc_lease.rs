@@ -10,7 +10,6 @@ use crate::domain::timing::Tally;
 use crate::late::memory;
 use crate::pg::documents::{Change, Column};
 use crate::pg::documents_check::Access;
-use crate::pg::index_walk::Identity;
 use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time::Interval;
@@ -198,14 +197,12 @@ fn pick_level(
     if pick.is_over {
         return claimed.n;
     }
-    let is_passed = |document: &Identity| memory::is_passed(queue.table, document);
+    let passed = memory::passed(queue.table);
     match claimed.last {
         // If nothing is left in the level, the next poll needs no query.
-        None => floors.advance_level(pick.version, level.id, PickKey::LAST, &is_passed),
+        None => floors.advance_level(pick.version, level.id, PickKey::LAST, passed),
         // The key of a document that was visible.
-        Some(last) if advance_is_due => {
-            floors.advance_level(pick.version, level.id, last, &is_passed)
-        }
+        Some(last) if advance_is_due => floors.advance_level(pick.version, level.id, last, passed),
         Some(_) => {}
     }
     claimed.n
@@ -302,7 +299,11 @@ fn claim_rows(
                         if !is_late {
                             late.unclaim();
                         }
-                        change
+                        match change {
+                            // Not every lock keeps the row from being written.
+                            Change::Locked if late.reserve() => documents.replace(&mut row, false),
+                            change => change,
+                        }
                     }
                     Claimed::Taken => Change::Locked,
                     Claimed::InRow => documents.replace(&mut row, false),
@@ -367,7 +368,6 @@ fn claim_rows(
     if claimed.n > n_late as i32 && matches!(pick.mode, PickMode::Lease(_)) {
         note_lease(queue, expires_at);
     }
-    late.write_overdue(queue);
     claimed
 }
 

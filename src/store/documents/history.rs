@@ -154,7 +154,8 @@ static POP: Statement = Statement::new(into_history!(
     "'popped'",
     "$2",
     "true"
-));
+))
+.in_scope(Scope::Nothing);
 
 /// Removes documents that the caller has locked, and writes them into the history where the
 /// queue keeps this outcome there. `by`: whom the history names. Returns a row for each removed

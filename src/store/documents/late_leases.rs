@@ -25,6 +25,7 @@ use crate::pg::{process, relation, session, time, transaction, virtual_transacti
 use crate::ready::key::PickKey;
 use crate::settings;
 use crate::signals::board::board;
+use crate::signals::wakeups;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::note_lease;
 use crate::store::documents::lease_durability;
@@ -115,10 +116,6 @@ static IS_THERE: Statement = Statement::new(
 )
 .in_scope(Scope::Nothing);
 
-/// How long after its time a lease is written by a pick, because the background worker has not done it:
-/// microseconds.
-const OVERDUE_US: i64 = 10_000_000;
-
 /// Returns whether leases that a pick of up to `limit` documents makes now may be late, for this delay.
 fn may_be_late(queue: &Queue, limit: i32, duration: i64, delay: i64) -> bool {
     delay > 0
@@ -137,7 +134,7 @@ fn may_be_late(queue: &Queue, limit: i32, duration: i64, delay: i64) -> bool {
 pub enum Claimed {
     /// It is leased now, and its row stays as it is.
     Late,
-    /// It is this transaction's, whose change of the row decides.
+    /// It has no lease here: the row decides.
     InRow,
     /// Another session's.
     Taken,
@@ -163,13 +160,13 @@ pub struct Claims<'a> {
     /// When the leases are written at the latest, in microseconds since 2000. None: at once.
     write_at: Option<i64>,
     last: Option<Name>,
-    overdue: Vec<Name>,
 }
 
 impl<'a> Claims<'a> {
     /// Begins the claims of a pick.
     pub fn begin(queue: &Queue, wanted: Wanted<'a>) -> Self {
         let exists = memory::exists();
+        write_unserved(queue);
         let delay = settings::lease_write_delay(queue.policy.lease_write_delay);
         let duration = wanted.expires_at.saturating_sub(wanted.now);
         let is_late = exists
@@ -180,7 +177,6 @@ impl<'a> Claims<'a> {
             write_at: is_late.then(|| wanted.now.saturating_add(delay)),
             wanted,
             last: None,
-            overdue: Vec::new(),
         }
     }
 
@@ -213,61 +209,46 @@ impl<'a> Claims<'a> {
             };
             match changes::claim(name, late) {
                 Claim::Done => return Claimed::Late,
-                Claim::Own => return Claimed::InRow,
-                Claim::Taken(write_at) => return self.taken(name, write_at),
-                Claim::Full => {}
+                Claim::Taken => return Claimed::Taken,
+                Claim::InRow => {}
             }
         }
-        // The row is written, so nobody may claim the document any more.
-        loop {
-            return match changes::try_hold(name, true) {
-                Hold::Reserved | Hold::Own | Hold::Missing => Claimed::InRow,
-                Hold::Busy(_) => Claimed::Taken,
-                Hold::Lease(lease, _) => {
-                    changes::give_back(&name);
-                    self.taken(name, Some(lease.write_at))
-                }
-                Hold::Full => {
-                    changes::close(table);
-                    match changes::try_hold(name, false) {
-                        Hold::Full => continue,
-                        Hold::Missing | Hold::Own | Hold::Reserved => Claimed::InRow,
-                        Hold::Busy(_) => Claimed::Taken,
-                        Hold::Lease(lease, _) => {
-                            changes::give_back(&name);
-                            self.taken(name, Some(lease.write_at))
-                        }
-                    }
-                }
-            };
+        // The row is written, so nobody may lease the document here from now on.
+        match self.reserve() {
+            true => Claimed::InRow,
+            false => Claimed::Taken,
         }
     }
 
-    fn taken(&mut self, name: Name, write_at: Option<i64>) -> Claimed {
-        if write_at.is_some_and(|at| at.saturating_add(OVERDUE_US) < self.wanted.now) {
-            self.overdue.push(name);
-        }
-        Claimed::Taken
-    }
-
-    /// Gives the last document back, whose row was changed before it was claimed.
-    pub fn unclaim(&mut self) {
-        if let Some(name) = self.last.take() {
-            changes::undo_last(&name);
+    /// Gives the last document back, whose row was locked or changed before it was claimed.
+    pub fn unclaim(&self) {
+        if let Some(name) = &self.last {
+            changes::undo_last(name);
         }
     }
 
-    /// Writes leases of others that the background worker should have written.
-    pub fn write_overdue(&self, queue: &Queue) {
-        let held = self
-            .overdue
-            .iter()
-            .filter_map(|name| match changes::try_hold(*name, false) {
-                Hold::Lease(lease, _) => Some((*name, lease)),
-                _ => None,
-            });
-        let held: Vec<(Name, Late)> = held.collect();
-        write_held(queue, &held);
+    /// Reserves the last document, whose row is to be written. Returns whether it has no lease here.
+    pub fn reserve(&self) -> bool {
+        let last = self.table.zip(self.last);
+        last.is_none_or(|(table, name)| reserve(table, name))
+    }
+}
+
+/// Reserves a document whose row a pick writes. Returns whether it has no lease here.
+fn reserve(table: u32, name: Name) -> bool {
+    let mut hold = changes::try_hold(name, true);
+    if hold == Hold::Full {
+        // Without room for it, nobody leases it as long as the table is closed.
+        changes::close(table);
+        hold = changes::try_hold(name, false);
+    }
+    match hold {
+        Hold::Lease(..) => {
+            changes::give_back(&name);
+            false
+        }
+        Hold::Busy(_) => false,
+        Hold::Reserved | Hold::Own | Hold::Missing | Hold::Full => true,
     }
 }
 
@@ -280,20 +261,7 @@ pub fn own_rows(queue: &Queue, rows: &Rows) -> Vec<usize> {
     let table = queue.table.to_u32();
     let is_own = |row: &usize| {
         let subject: String = rows.get(*row, column::SUBJECT).unwrap_or_default();
-        let name = memory::name(table, subject.as_bytes());
-        match changes::try_hold(name, true) {
-            Hold::Lease(..) => {
-                changes::give_back(&name);
-                false
-            }
-            Hold::Busy(_) => false,
-            // Without room for it, nobody can lease it late as long as the table is closed.
-            Hold::Full => {
-                changes::close(table);
-                !memory::is_leased(&name)
-            }
-            Hold::Reserved | Hold::Own | Hold::Missing => true,
-        }
+        reserve(table, memory::name(table, subject.as_bytes()))
     };
     all.filter(is_own).collect()
 }
@@ -330,12 +298,18 @@ pub enum Found {
     Row,
 }
 
-/// Finds a document that is to be settled, and holds it if it is leased here.
-pub fn find(queue: &Queue, documents: &mut Documents, subject: &str) -> Found {
-    if !memory::exists() || !memory::has_leases(queue.table.to_u32()) {
+/// Finds a document that is to be settled, and holds it if it is leased here. `number`: that of the lease, if the
+/// caller says which one.
+pub fn find(queue: &Queue, documents: &mut Documents, subject: &str, number: Option<i64>) -> Found {
+    let table = queue.table.to_u32();
+    if !memory::exists() || !memory::has_leases(table) {
         return Found::Row;
     }
-    let name = memory::name(queue.table.to_u32(), subject.as_bytes());
+    let name = memory::name(table, subject.as_bytes());
+    // The lease of somebody else is not held up.
+    if number.is_some() && memory::lease(&name).is_none_or(|lease| Some(lease.number) != number) {
+        return Found::Row;
+    }
     let Hold::Lease(lease, _) = changes::hold(name, false) else {
         return Found::Row;
     };
@@ -354,10 +328,17 @@ pub fn find(queue: &Queue, documents: &mut Documents, subject: &str) -> Found {
         }
         // Somebody has changed it with SQL of their own. The lease is lost.
         None => {
-            changes::void(&name);
+            void(queue, &name);
             Found::Row
         }
     }
+}
+
+/// Ends the lease of a document whose row is no longer the one that was leased. Whoever waits looks: there may be
+/// another one with its subject.
+fn void(queue: &Queue, name: &Name) {
+    changes::void(name);
+    wakeups::capacity_freed(queue.table.to_u32(), 1);
 }
 
 /// Returns the worker session of a document that is leased here under a number.
@@ -432,13 +413,14 @@ fn write(queue: &Queue, statement: &'static Statement, leases: &[Late]) -> Vec<b
 
 /// Holds a document before its row is changed, so that it cannot be leased here, and writes its lease.
 fn hold(queue: &Queue, name: Name) -> Option<(Name, Late)> {
-    match changes::hold(name, true) {
+    let mut hold = changes::hold(name, true);
+    if hold == Hold::Full {
+        // Without room for it, nobody leases it as long as the table is closed. Somebody may have before.
+        changes::close(queue.table.to_u32());
+        hold = changes::hold(name, false);
+    }
+    match hold {
         Hold::Lease(lease, _) => Some((name, lease)),
-        // Without room for it, nobody can lease it here.
-        Hold::Full => {
-            changes::close(queue.table.to_u32());
-            None
-        }
         _ => None,
     }
 }
@@ -450,7 +432,10 @@ pub fn before(queue: &Queue, scope: Scope, args: &[Arg]) {
     let held: Vec<(Name, Late)> = match scope {
         Scope::Nothing => return,
         Scope::Reading => {
-            flush(table);
+            match is_background_worker() {
+                true => write_unlocked(queue, &memory::leased(|name, _| name.table == table)),
+                false => flush(table),
+            }
             // Its own are not there for the background worker.
             let names = changes::claimed(table).into_iter();
             names.filter_map(|name| hold(queue, name)).collect()
@@ -464,13 +449,12 @@ pub fn before(queue: &Queue, scope: Scope, args: &[Arg]) {
         }
         Scope::Subjects(number) => {
             let subjects = args.get(number - 1).map(Arg::texts).unwrap_or_default();
-            let mut names: Vec<Name> = subjects.iter().map(|subject| of(subject)).collect();
-            names.sort_unstable_by_key(|name| name.subject);
-            names.dedup();
-            names
-                .into_iter()
-                .filter_map(|name| hold(queue, name))
-                .collect()
+            let mut subjects: Vec<&str> = subjects.iter().map(|subject| &**subject).collect();
+            // In the order in which rows are locked.
+            subjects.sort_unstable();
+            subjects.dedup();
+            let held = |subject| hold(queue, of(subject));
+            subjects.into_iter().filter_map(held).collect()
         }
         Scope::Table => {
             changes::close(table);
@@ -492,7 +476,7 @@ pub fn before(queue: &Queue, scope: Scope, args: &[Arg]) {
         .zip(written)
         .filter(|(_, is_written)| !is_written)
     {
-        changes::void(name);
+        void(queue, name);
     }
 }
 
@@ -536,27 +520,33 @@ const WRITE_TIMEOUT_US: i64 = 10_000_000;
 ///
 /// Fails with `Error::LeasesNotWritten` when the background worker cannot do so.
 pub fn write_all(name: &QueueName) -> Result<i64> {
-    let queue = Queue::open(name)?;
-    let Some(table) = table_of(name) else {
+    if !memory::exists() {
         return Ok(0);
-    };
+    }
+    let queue = Queue::open(name)?;
+    let table = queue.table.to_u32();
     changes::close(table);
-    let own = changes::claimed(table);
+    let mut own: HashSet<Name> = changes::claimed(table).into_iter().collect();
     let mut there: HashSet<Name> = memory::names(table).into_iter().collect();
     let mut until = time::clock() + WRITE_TIMEOUT_US;
     loop {
         flush(table);
         let left = memory::names(table);
-        let Some(name) = left.iter().find(|name| !own.contains(name)) else {
+        let Some(name) = left.into_iter().find(|name| !own.contains(name)) else {
             break;
         };
-        there.extend(left.iter().copied());
-        match changes::try_hold(*name, false) {
+        there.insert(name);
+        match changes::try_hold(name, false) {
             Hold::Busy(other) => {
                 virtual_transaction::wait_for(other);
                 until = time::clock() + WRITE_TIMEOUT_US;
             }
-            Hold::Lease(..) => changes::give_back(name),
+            Hold::Lease(..) => changes::give_back(&name),
+            // This transaction has changed its row.
+            Hold::Own => {
+                own.insert(name);
+                there.remove(&name);
+            }
             _ => {}
         }
         if time::clock() > until {
@@ -581,23 +571,39 @@ fn flush(table: u32) {
     }
 }
 
+/// Returns whether this process is the background worker of its database.
+fn is_background_worker() -> bool {
+    let worker = board().and_then(|board| board.background_worker_of(session::database()));
+    let process = worker.and_then(|worker| worker.slot.process());
+    process.is_some_and(|(pid, _)| pid == session::pid())
+}
+
 fn flush_now() {
+    if is_background_worker() {
+        return;
+    }
     let Some(worker) = board().and_then(|board| board.background_worker_of(session::database()))
     else {
         return;
     };
-    if worker
-        .slot
-        .process()
-        .is_some_and(|(pid, _)| pid == session::pid())
-    {
-        return;
-    }
     let request = worker.request_leases();
     let until = time::clock() + FLUSH_TIMEOUT_US;
     while !worker.has_written_leases(request) && time::clock() < until {
         process::sleep_in_session(Duration::from_micros(FLUSH_POLL_US));
     }
+}
+
+/// Writes the leases of a queue that are due, where no background worker does.
+pub fn write_unserved(queue: &Queue) {
+    let table = queue.table.to_u32();
+    let is_served =
+        || board().is_some_and(|board| board.background_worker_of(session::database()).is_some());
+    if !memory::exists() || !memory::has_leases(table) || is_served() {
+        return;
+    }
+    let now = time::clock();
+    let is_due = |name: &Name, lease: &Late| name.table == table && lease.write_at <= now;
+    write_unlocked(queue, &memory::leased(is_due));
 }
 
 /// Forgets leases of a table that is gone.
@@ -656,7 +662,7 @@ fn write_held(queue: &Queue, held: &[(Name, Late)]) {
     for (at, name) in names.iter().enumerate() {
         match there.contains(&at) {
             true => changes::give_back(name),
-            false => changes::void(name),
+            false => void(queue, name),
         }
     }
 }

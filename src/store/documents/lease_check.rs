@@ -4,6 +4,7 @@ use crate::domain::lease_number::needs_number;
 use crate::domain::status::Status;
 use crate::error::Error;
 use crate::pg::documents::{Column, Row};
+use crate::pg::session;
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::store::documents::{history, late_leases};
@@ -54,12 +55,20 @@ pub(in crate::store) fn holds_lease(row: &Row, lease: Option<i64>) -> bool {
 /// it named none, and only the number settles the document. `Error::InHistory` if it is there.
 /// `Error::KeptAsItIs` if
 /// the lease holds, and something of the user's has kept the document from being changed.
+/// `Error::OlderSnapshot` if the snapshot of the transaction is older than the lease.
 pub(in crate::store) fn lease_error(spi: &Spi, queue: &Queue, doc: LeasedDoc) -> Error {
     let args = [Arg::from(doc.subject), Arg::from(doc.lease)];
     let rows = queue.run(spi, &STATUS, &args);
     let holds = !rows.is_empty() && rows.get(0, 2).unwrap_or(false);
     let found = (!rows.is_empty()).then(|| rows.get(0, 1).and_then(Status::from_code));
     let needs_number = !rows.is_empty() && rows.get(0, 3).unwrap_or(false);
+    if !holds && session::keeps_snapshot() {
+        // The lease was written after the snapshot was taken.
+        let now = queue.run_latest(spi, &STATUS, &args);
+        if !now.is_empty() && now.get(0, 2).unwrap_or(false) {
+            return Error::OlderSnapshot(queue.name.to_string());
+        }
+    }
     if rows.is_empty()
         && let Some(error) = history::error_if_settled(spi, queue, doc.subject, doc.lease)
     {

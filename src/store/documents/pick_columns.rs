@@ -33,7 +33,7 @@ pub static LOCK_LEVEL: Statement = Statement::new(
          and c.lock_upgrade is null
          and c.next_iteration {<=} $8
          and (c.expires_at is null or c.expires_at {>} pg_catalog.clock_timestamp() or c.attempts {>} 0)
-         {not_late}
+         {not_late c}
      order by c.next_iteration, c.attempts, c.seq
      limit $3
      for update skip locked",
@@ -59,7 +59,7 @@ pub static LOCK_ALL_LEVELS: Statement = Statement::new(
          and c.lock_upgrade is null
          and c.next_iteration {<=} $4
          and (c.expires_at is null or c.expires_at {>} pg_catalog.clock_timestamp() or c.attempts {>} 0)
-         {not_late}
+         {not_late c}
      order by c.priority desc, c.next_iteration, c.attempts, c.seq
      limit $3
      for update skip locked",

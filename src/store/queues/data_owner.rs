@@ -36,7 +36,11 @@ const STATE: &str = "with owner as (
         cross join pg_catalog.unnest(array['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE']) p (privilege)
         where not pg_catalog.has_table_privilege(o.oid, c.oid, p.privilege)
         union all
-        select 3, 'membership in pg_read_all_stats'
+        select 3, 'EXECUTE on function fetchq.late_lease'
+        from owner o where not pg_catalog.has_function_privilege(o.oid,
+            'fetchq.late_lease(bigint,text,bigint,timestamptz)', 'execute')
+        union all
+        select 4, 'membership in pg_read_all_stats'
         from owner o where not pg_catalog.pg_has_role(o.oid, 'pg_read_all_stats', 'usage')
     ),
     lacks as (
@@ -56,7 +60,7 @@ const STATE: &str = "with owner as (
         case when l.n {>} 0 or t.others {>} 0
             then pg_catalog.format('Run as a superuser: select fetchq.data_owner_set(%L)',
                 coalesce(pg_catalog.pg_get_userbyid(t.usual_owner)::pg_catalog.text, o.rolname)) end,
-        coalesce(l.worst {=} 3, true)
+        coalesce(l.worst {>=} 3, true)
     from owner o cross join tables t cross join lacks l";
 
 /// Adds the row `data owner` of `fetchq.status()`. Returns whether this role can run the statements of
@@ -75,6 +79,7 @@ pub(in crate::store) fn report(out: &mut RowSink) -> bool {
 const GIVE: &str = "select pg_catalog.format(s, $1) from pg_catalog.unnest(array[
         'grant usage on schema fetchq to %1$I',
         'grant select, insert, update, delete, truncate on all tables in schema fetchq to %1$I',
+        'grant execute on function fetchq.late_lease to %1$I',
         case when not pg_catalog.pg_has_role($1::pg_catalog.name, 'pg_read_all_stats', 'usage')
             then 'grant pg_read_all_stats to %1$I' end,
         'alter schema fetchq_data owner to %1$I']) s
@@ -86,6 +91,7 @@ const GIVE: &str = "select pg_catalog.format(s, $1) from pg_catalog.unnest(array
 // What a role no longer needs that owned the tables. It stays a member of pg_read_all_stats: it may own
 // the tables of another database. $1: the role.
 const TAKE: &str = "select pg_catalog.format(s, $1) from pg_catalog.unnest(array[
+        'revoke execute on function fetchq.late_lease from %1$I',
         'revoke all on all tables in schema fetchq from %1$I',
         'revoke usage on schema fetchq from %1$I']) s";
 

@@ -116,6 +116,10 @@ fn fillfactor(delay: Option<i64>) -> &'static str {
 
 /// Sets how full the pages of the documents become, after the setting `lease_write_delay` was changed.
 pub fn set_fillfactor(name: &QueueName, delay: Option<i64>) {
+    if settings::late_lease_slots() == 0 {
+        // That of the user stays.
+        return;
+    }
     let sql = format!(
         "alter table only {{docs}} set (fillfactor = {})",
         fillfactor(delay)

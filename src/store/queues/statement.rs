@@ -5,14 +5,14 @@
 //! `pg::operators` replaces the markers for operators.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::collections::HashMap;
 
 use crate::domain::document::{InHistory, kept};
 use crate::domain::names::{QueueName, SUBJECT_MAX};
 use crate::domain::settlement::ACTION_BITS;
 use crate::domain::status::Status;
-use crate::settings;
+use crate::late::memory;
+use crate::pg::lasting::{Lasting, lasting};
 
 /// A statement that is planned once in a session, with a generic plan.
 pub struct Statement {
@@ -70,7 +70,7 @@ impl Scope {
 
 thread_local! {
     /// What the statements have to see, by their keys.
-    static SCOPES: RefCell<HashMap<usize, Scope>> = RefCell::default();
+    static SCOPES: Lasting<HashMap<usize, Scope>> = lasting(HashMap::new());
 }
 
 /// The SQL of a statement, with markers.
@@ -144,13 +144,15 @@ impl Statement {
 const IS_LEASED: &str = "d.status {+} 0 {=} {active}
          and (d.lease {=} $2 or $2 is null and not {needs_number})";
 
-/// The document `c` has no lease that its row does not have yet.
-fn not_late() -> &'static str {
-    match settings::late_lease_slots() {
-        0 => "",
-        _ => {
-            "and fetchq.late_lease(c.tableoid::pg_catalog.int8, c.subject::pg_catalog.text, c.seq, c.created_at) is null"
-        }
+/// A document has no lease that its row does not have yet. A statement that locks rows in order to change them
+/// also asks after that: nobody leases a document late whose row is locked.
+fn not_late(document: &str) -> String {
+    match memory::exists() {
+        false => String::new(),
+        true => format!(
+            "and fetchq.late_lease({document}.tableoid::pg_catalog.int8, {document}.subject::pg_catalog.text,
+                 {document}.seq, {document}.created_at) is null"
+        ),
     }
 }
 
@@ -188,7 +190,8 @@ const MOVED_EXPIRY: &str =
 pub(in crate::store) fn render_shared(sql: &str) -> String {
     let mut text = sql
         .replace("{is_leased}", IS_LEASED)
-        .replace("{not_late}", not_late())
+        .replace("{not_late c}", &not_late("c"))
+        .replace("{not_late d}", &not_late("d"))
         .replace("{needs_number}", NEEDS_NUMBER)
         .replace("{settled_by}", SETTLED_BY)
         .replace("{leased_by}", LEASED_BY)
@@ -216,7 +219,7 @@ pub(in crate::store) fn render_shared(sql: &str) -> String {
 /// `{docs}`, `{logs}`, `{metrics}` and `{history}` are the tables of the queue, `{q}` is its
 /// name within an identifier, `{planned}`, `{pending}`, `{active}`, `{completed}` and
 /// `{killed}` are the codes of the statuses, `{subject_max}` is the length of a subject in
-/// characters, `{is_leased}`, `{not_late}` and `{needs_number}` are the predicates of these names, `{settled_by}` and
+/// characters, `{is_leased}`, `{not_late c}`, `{not_late d}` and `{needs_number}` are the predicates of these names, `{settled_by}` and
 /// `{leased_by}` say what the last worker did with the document and who it was, `{own_error}` is the error that a document
 /// keeps when it gets another payload, and `{next_iterations}` are the iterations of the document and
 /// one more. `{kept}` are the columns of the documents that the history has, and `{kept_as_it_is}`

@@ -315,7 +315,7 @@ impl Sight<'_> {
                 prefix,
                 from,
                 is_beyond,
-                |document| memory::has_lease(table, document),
+                memory::exists().then_some(memory::has_lease),
                 &mut budget.entries,
             ),
             _ => Look::Unknown,

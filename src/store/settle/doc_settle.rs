@@ -9,13 +9,13 @@ use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::domain::timing::Tally;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pg::documents::{Change, Column, Row};
 use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
-use crate::pg::{process, random, time};
+use crate::pg::{process, random, session, time};
 use crate::ready::key::PickKey;
 use crate::store::bounds::keys::{holding_keys, holding_queued_key};
 use crate::store::counters::counter_log;
@@ -246,10 +246,11 @@ impl Run<'_> {
         };
         for at in self.order {
             let doc = &self.docs[*at];
-            let (row, late) = match late_leases::find(self.queue, &mut documents, &doc.subject) {
-                Found::Late(row, lease) => (Some(row), Some(lease)),
-                Found::Row => (documents.find(&doc.subject), None),
-            };
+            let (row, late) =
+                match late_leases::find(self.queue, &mut documents, &doc.subject, doc.lease) {
+                    Found::Late(row, lease) => (Some(row), Some(lease)),
+                    Found::Row => (documents.find(&doc.subject), None),
+                };
             let Some(mut row) = row.filter(|row| holds_lease(row, doc.lease)) else {
                 if late.is_some() {
                     late_leases::give_back(self.queue, &doc.subject);
@@ -525,7 +526,8 @@ pub fn settle_one(queue: &Queue, doc: &Settlement) -> Result<()> {
 /// Settles documents that are alike. Returns for each whether it was leased; one that is listed twice is
 /// not the second time. Fails with `Error::LeaseNeeded` if the caller names no lease and only the number
 /// settles one of them, and as [`settle_run`] does. After an error the caller must fail, because some
-/// documents may have been settled.
+/// documents may have been settled. Fails with `Error::OlderSnapshot` if the snapshot of the transaction is older
+/// than a lease.
 pub fn settle_alike(queue: &Queue, docs: &[Settlement]) -> Result<Vec<bool>> {
     let mut order = in_order(docs);
     order.dedup_by(|at, first| docs[*at].subject == docs[*first].subject);
@@ -539,8 +541,16 @@ pub fn settle_alike(queue: &Queue, docs: &[Settlement]) -> Result<Vec<bool>> {
         )
     })?;
     let left = order.iter().filter(|at| settled[**at].is_none());
-    let left = left.map(|at| &docs[*at]).filter(|doc| doc.lease.is_none());
-    let left: Vec<&Settlement> = left.collect();
+    let mut left: Vec<&Settlement> = left.map(|at| &docs[*at]).collect();
+    if session::keeps_snapshot() {
+        for doc in &left {
+            let error = spi::connect(|spi| unsettled_error(spi, queue, doc));
+            if matches!(error, Error::OlderSnapshot(_)) {
+                return Err(error);
+            }
+        }
+    }
+    left.retain(|doc| doc.lease.is_none());
     if let Some(first) = left.first()
         && let Some(error) = lease_needed(
             queue,

@@ -20,7 +20,6 @@ use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::documents_ready;
 use crate::store::documents::doc_selection::{self, Groups, Selected};
 use crate::store::queues::open_queue::Queue;
-use crate::store::queues::statement::Scope;
 use crate::store::queues::statement::render;
 
 /// What becomes of columns in a move: SQL expressions over the document `d`, its name in the other queue
@@ -211,7 +210,6 @@ pub(in crate::store) fn move_documents(
         Arg::from(numbers.clone()),
     ];
     all_args.extend(args);
-    from.before_scope(Scope::Table);
     let rows = spi.once(&columns.sql(Source::Docs, from, to), &all_args);
     let mut groups = Groups::new();
     let mut inserted: HashSet<i64> = HashSet::new();

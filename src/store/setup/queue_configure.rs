@@ -209,8 +209,6 @@ const COUNTED: [&str; 5] = [
 /// exclude each other; with `Error::KeepsSnapshot` when a limit or
 /// the order is changed in a transaction that keeps one snapshot; with `Error::AlteredTable`.
 pub fn configure(name: &QueueName, changes: &Changes) -> Result<()> {
-    // A limit begins with the leases that there are.
-    late_leases::before_changing(name);
     if changes.any(&COUNTED) && session::keeps_snapshot() {
         return Err(Error::KeepsSnapshot("fetchq.queue_configure"));
     }
@@ -221,6 +219,10 @@ pub fn configure(name: &QueueName, changes: &Changes) -> Result<()> {
 /// whatever its snapshot is.
 fn apply(name: &QueueName, changes: &Changes) -> Result<()> {
     let id = queue::lock_now(name)?;
+    if changes.any(&COUNTED) || changes.any(&["lease_write_delay"]) {
+        // A limit begins with the leases that there are.
+        late_leases::before_changing(name);
+    }
     let dead_letter = changes.dead_letter();
     if let Some(target) = &dead_letter {
         check_dead_letter(name, target)?;

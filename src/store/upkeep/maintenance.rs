@@ -142,11 +142,14 @@ static CLAMP_READY: Statement = Statement::new(
              and c.created_at {>} (pg_catalog.clock_timestamp() {+} interval '1 second')
              and c.next_iteration {>} (pg_catalog.clock_timestamp() {+} interval '1 second')
              and pg_catalog.isfinite(c.next_iteration)
+             {not_late c}
          order by c.next_iteration, c.seq
          limit $1
          for update skip locked))
+         {not_late d}
      returning d.version",
-);
+)
+.in_scope(Scope::Nothing);
 
 /// How many documents one run makes due that were ready before the clock was set back. Not measured.
 const MAX_CLAMPED: i64 = 100_000;
@@ -296,6 +299,7 @@ static EXPIRE_WAITING: Statement = Statement::new(
              and c.expires_at is not null
              and c.expires_at {<=} pg_catalog.now()
              and (c.lock_upgrade is null or $1 and c.lock_upgrade {=} 'infinity')
+             {not_late c}
          order by c.expires_at
          limit $2
          for update skip locked),
@@ -304,11 +308,13 @@ static EXPIRE_WAITING: Statement = Statement::new(
              status = {killed}, result = null, last_error = 'expired',
              last_iteration = pg_catalog.now()
          where d.ctid {=} any (array(select c.ctid from chosen c))
+             {not_late d}
          returning d.subject)
      select u.subject::pg_catalog.text, c.status
      from chosen c
      join changed u on u.subject {=} c.subject",
-);
+)
+.in_scope(Scope::Nothing);
 
 static NEXT_EXPIRY: Statement = Statement::new(
     "select c.expires_at from only {docs} c
