@@ -119,6 +119,7 @@ pub fn pick(queue: &Queue, mut pick: Pick) -> i32 {
     if let Some(max) = queue.policy.max_run {
         pick.duration = pick.duration.at_most(max);
     }
+    late_leases::write_unserved(queue);
     let (version, limit, now) = (pick.version, pick.limit, pick.now);
     let kind = pick.mode.kind();
     lease_durability::pick(queue, kind, || {
@@ -299,11 +300,7 @@ fn claim_rows(
                         if !is_late {
                             late.unclaim();
                         }
-                        match change {
-                            // Not every lock keeps the row from being written.
-                            Change::Locked if late.reserve() => documents.replace(&mut row, false),
-                            change => change,
-                        }
+                        change
                     }
                     Claimed::Taken => Change::Locked,
                     Claimed::InRow => documents.replace(&mut row, false),

@@ -166,7 +166,6 @@ impl<'a> Claims<'a> {
     /// Begins the claims of a pick.
     pub fn begin(queue: &Queue, wanted: Wanted<'a>) -> Self {
         let exists = memory::exists();
-        write_unserved(queue);
         let delay = settings::lease_write_delay(queue.policy.lease_write_delay);
         let duration = wanted.expires_at.saturating_sub(wanted.now);
         let is_late = exists
@@ -214,7 +213,7 @@ impl<'a> Claims<'a> {
             }
         }
         // The row is written, so nobody may lease the document here from now on.
-        match self.reserve() {
+        match reserve(table, name) {
             true => Claimed::InRow,
             false => Claimed::Taken,
         }
@@ -225,12 +224,6 @@ impl<'a> Claims<'a> {
         if let Some(name) = &self.last {
             changes::undo_last(name);
         }
-    }
-
-    /// Reserves the last document, whose row is to be written. Returns whether it has no lease here.
-    pub fn reserve(&self) -> bool {
-        let last = self.table.zip(self.last);
-        last.is_none_or(|(table, name)| reserve(table, name))
     }
 }
 

@@ -390,3 +390,255 @@ async fn a_queue_has_a_delay_of_its_own_and_its_leases_are_written_on_request() 
     counters_are_exact(&mut session, "q").await;
     cluster.stop("fast");
 }
+
+#[tokio::test]
+async fn documents_die_side_by_side() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_kill", "deadlock_timeout = 100ms").await;
+    let mut session = server.connect("postgres").await;
+    let other = server.connect("postgres").await;
+    session
+        .sql(
+            "select fetchq.queue_create('dead');
+             select fetchq.queue_configure('q', '{\"dead_letter\": \"dead\"}');
+             select fetchq.doc_put('q', s) from unnest('{a,b,c,d}'::text[]) s",
+        )
+        .await;
+    let kill = |doc: &(String, String)| {
+        format!(
+            "select fetchq.doc_kill('q', '{}', lease => {})",
+            doc.0, doc.1
+        )
+    };
+    let [a, b] = [lease(&session).await, lease(&other).await].map(|doc| doc.expect("a document"));
+    session.sql("begin").await;
+    other.sql("begin").await;
+    let c = lease(&session).await.expect("c");
+    let d = lease(&other).await.expect("d");
+    for (session, doc) in [(&session, &a), (&other, &b), (&session, &c), (&other, &d)] {
+        assert_eq!(session.text(&kill(doc)).await, "1");
+    }
+    session.sql("commit").await;
+    other.sql("commit").await;
+    assert_eq!(session.text(RAW).await, "");
+    let dead = "select string_agg(subject, ',' order by subject) from fetchq_data.dead__docs";
+    assert_eq!(session.text(dead).await, "a,b,c,d");
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
+
+/// Whoever changes a row has the document reserved, and waits for nobody else who has.
+#[tokio::test]
+async fn the_rows_decide_between_those_who_change_documents_without_a_lease() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_reserved", "lock_timeout = 5s").await;
+    let mut session = server.connect("postgres").await;
+    let other = server.connect("postgres").await;
+    let put = "select fetchq.doc_put('q', 'x', mode => 'replace')";
+    session.sql(put).await;
+    // The row is locked by SQL of the user's while another session waits to change it.
+    session
+        .sql("begin; select from fetchq_data.q__docs for update")
+        .await;
+    let waits = async {
+        other.sql(put).await;
+    };
+    let goes_on = async {
+        wait_until("the other session waits", async || {
+            session
+                .text("select count(*) from pg_stat_activity where wait_event_type = 'Lock'")
+                .await
+                == "1"
+        })
+        .await;
+        session.sql(put).await;
+        session.sql("commit").await;
+    };
+    tokio::join!(waits, goes_on);
+    let x = lease(&other).await.expect("x");
+    assert_eq!(other.text(&complete(&x)).await, "1");
+    // Settled, and another one put, in one transaction.
+    session
+        .sql("select fetchq.doc_put('q', s) from unnest('{a,b}'::text[]) s")
+        .await;
+    let a = lease(&session).await.expect("a");
+    let b = lease(&other).await.expect("b");
+    session.sql("begin").await;
+    other.sql("begin").await;
+    assert_eq!(session.text(&complete(&a)).await, "1");
+    assert_eq!(other.text(&complete(&b)).await, "1");
+    session.sql("select fetchq.doc_put('q', 'c')").await;
+    other.sql("select fetchq.doc_put('q', 'd')").await;
+    assert_eq!(session.text("select fetchq.leases_write('q')").await, "0");
+    session.sql("commit").await;
+    other.sql("commit").await;
+    assert_eq!(session.text(RAW).await, "3,3,1,1,3");
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
+
+#[tokio::test]
+async fn a_snapshot_that_is_older_than_a_lease_does_not_take_it_for_lost() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_snapshot", "").await;
+    let session = server.connect("postgres").await;
+    let other = server.connect("postgres").await;
+    session.sql("select fetchq.doc_put('q', 'x')").await;
+    let x = lease(&session).await.expect("x");
+    let list = format!(
+        "select fetchq.docs_settle('q', '[{{\"action\": \"complete\", \"subject\": \"x\", \"lease\": {}}}]')",
+        x.1
+    );
+    session
+        .sql("begin isolation level repeatable read; select count(*) from fetchq.queues")
+        .await;
+    other.sql("select fetchq.leases_write('q')").await;
+    assert_eq!(other.text(RAW).await, "2");
+    session.sql("savepoint s").await;
+    assert_eq!(session.state(&complete(&x)).await, "40001");
+    session.sql("rollback to s").await;
+    assert_eq!(session.state(&list).await, "40001");
+    session
+        .sql("rollback; begin isolation level repeatable read")
+        .await;
+    assert_eq!(session.text(&complete(&x)).await, "1");
+    session.sql("commit").await;
+    cluster.stop("fast");
+}
+
+#[tokio::test]
+async fn a_document_that_is_leased_does_not_expire() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_expiry", "").await;
+    let mut session = server.connect("postgres").await;
+    session
+        .sql("select fetchq.doc_put('q', s, expires_in => '300 ms') from unnest('{a,b}'::text[]) s")
+        .await;
+    let a = lease(&session).await.expect("a");
+    wait_until("the other one has expired", async || {
+        session.text(RAW).await == "1,-1"
+    })
+    .await;
+    assert_eq!(session.text(&complete(&a)).await, "1");
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
+
+#[tokio::test]
+async fn leases_are_written_when_the_background_worker_leaves() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_leaves", "").await;
+    let mut session = server.connect("postgres").await;
+    let other = server.connect("postgres").await;
+    session
+        .sql("select fetchq.doc_put('q', s) from unnest('{a,b,c}'::text[]) s")
+        .await;
+    let a = lease(&session).await.expect("a");
+    // A transaction that has leased late, and ends when nobody serves the database.
+    other.sql("set fetchq.lease_write_delay = 500; begin").await;
+    let b = lease(&other).await.expect("b");
+    session
+        .sql("alter system set fetchq.background_worker = off")
+        .await;
+    session.sql("select pg_reload_conf()").await;
+    wait_until("the lease is in its row", async || {
+        session.text(RAW).await == "2,1,1"
+    })
+    .await;
+    other.sql("commit").await;
+    assert_eq!(session.text(RAW).await, "2,1,1");
+    // A pick writes it when that is due, and its own one at once.
+    let c = lease(&session).await.expect("c");
+    wait_until("a pick has written it", async || {
+        lease(&session).await;
+        session.text(RAW).await == "2,2,2"
+    })
+    .await;
+    for doc in [a, b, c] {
+        assert_eq!(session.text(&complete(&doc)).await, "1");
+    }
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
+
+/// The background worker is in a statement that does not end when the server shuts down.
+#[tokio::test]
+async fn a_shutdown_writes_leases_whatever_the_background_worker_does() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_shutdown", "").await;
+    let mut session = server.connect("postgres").await;
+    session
+        .sql(
+            "select fetchq.queue_create('slow');
+             create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(600); return new; end $$;
+             create trigger slow before update on fetchq_data.slow__docs for each row
+                 when (new.status = 1) execute function slow();
+             select fetchq.doc_put('slow', 'x', '{}', due_at => clock_timestamp() + interval '100 ms')",
+        )
+        .await;
+    session.sql("select fetchq.doc_put('q', 'a')").await;
+    let a = lease(&session).await.expect("a");
+    wait_until("the background worker is in its statement", async || {
+        session
+            .text("select count(*) from pg_stat_activity where backend_type = 'fetchq background worker' and wait_event = 'PgSleep'")
+            .await
+            == "1"
+    })
+    .await;
+    assert_eq!(session.text(RAW).await, "1");
+    drop(session);
+    cluster.stop("fast");
+    cluster.start();
+    session = server.connect_when_up("postgres").await;
+    assert_eq!(session.text(RAW).await, "2");
+    assert_eq!(session.text(&complete(&a)).await, "1");
+    cluster.stop("fast");
+}
+
+#[tokio::test]
+async fn another_owner_of_the_tables_can_pick() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_owner", "").await;
+    let mut session = server.connect("postgres").await;
+    session
+        .sql(
+            "create role owner_of_data nologin;
+             select fetchq.data_owner_set('owner_of_data');
+             select fetchq.doc_put('q', s) from unnest('{a,b}'::text[]) s;
+             set fetchq.direct = off",
+        )
+        .await;
+    let a = lease(&session).await.expect("a");
+    session.sql("set fetchq.direct = on").await;
+    let b = lease(&session).await.expect("b");
+    session.sql("select fetchq.leases_write('q')").await;
+    for doc in [a, b] {
+        assert_eq!(session.text(&complete(&doc)).await, "1");
+    }
+    session
+        .sql("revoke execute on function fetchq.late_lease from owner_of_data")
+        .await;
+    let state =
+        "select concat(state, ': ', detail) from fetchq.status() where component = 'data owner'";
+    let state = session.text(state).await;
+    assert!(
+        state.contains("EXECUTE on function fetchq.late_lease"),
+        "{state}"
+    );
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
