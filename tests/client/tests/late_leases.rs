@@ -5,13 +5,17 @@ use fetchq_client_tests::{Cluster, Server, Session, counters_are_exact, wait_unt
 /// A cluster with a background worker and a queue `q`, whose leases are written after a time that no test
 /// reaches unless it sets another one.
 async fn cluster(name: &str, settings: &str) -> (Cluster, Server) {
-    let cluster = with_worker(
-        name,
-        &format!(
-            "fetchq.late_lease_slots = 4096\nfetchq.lease_write_delay = 60s\n\
-             log_min_messages = fatal\n{settings}"
-        ),
-    );
+    prepared(with_worker(name, &with_late_leases(settings))).await
+}
+
+fn with_late_leases(settings: &str) -> String {
+    format!(
+        "fetchq.late_lease_slots = 4096\nfetchq.lease_write_delay = 60s\n\
+         log_min_messages = fatal\n{settings}"
+    )
+}
+
+async fn prepared(cluster: Cluster) -> (Cluster, Server) {
     let server = cluster.server();
     let session = server.connect("postgres").await;
     session
@@ -639,6 +643,62 @@ async fn another_owner_of_the_tables_can_pick() {
         state.contains("EXECUTE on function fetchq.late_lease"),
         "{state}"
     );
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
+
+#[tokio::test]
+async fn a_failover_loses_leases_that_are_not_written_and_nothing_else() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_failover", "").await;
+    let session = server.connect("postgres").await;
+    session
+        .sql("select fetchq.doc_put('q', s) from unnest('{a,b}'::text[]) s")
+        .await;
+    let a = lease(&session).await.expect("a");
+    session.sql("select fetchq.leases_write('q')").await;
+    let b = lease(&session).await.expect("b");
+    let standby = cluster.standby("late_standby", "");
+    drop(session);
+    cluster.stop("immediate");
+    standby.promote();
+    let mut session = standby.server().connect_when_up("postgres").await;
+    wait_until("the standby is promoted", async || {
+        session.text("select pg_is_in_recovery()").await == "f"
+    })
+    .await;
+    assert_eq!(session.text(RAW).await, "2,1");
+    assert_eq!(session.state(&complete(&b)).await, "55000");
+    assert_eq!(session.text(&complete(&a)).await, "1");
+    let again = lease(&session).await.expect("b again");
+    // As after a crash, leases are written at once for a while.
+    assert_eq!(session.text(RAW).await, "3,2");
+    assert_eq!(session.state(&complete(&b)).await, "55000");
+    assert_eq!(session.text(&complete(&again)).await, "1");
+    counters_are_exact(&mut session, "q").await;
+    standby.stop("fast");
+}
+
+#[tokio::test]
+async fn leases_are_written_when_the_clock_is_set_back() {
+    if !is_preloaded() {
+        return;
+    }
+    let settings = "shared_preload_libraries = 'fetchq'\nfetchq.background_worker = on";
+    let cluster = Cluster::with_clock("late_clock", &with_late_leases(settings));
+    cluster.start();
+    let (cluster, server) = prepared(cluster).await;
+    let mut session = server.connect("postgres").await;
+    session.sql("select fetchq.doc_put('q', 'a')").await;
+    let a = lease(&session).await.expect("a");
+    cluster.set_clock(-3600);
+    wait_until("the lease is in its row", async || {
+        session.text(RAW).await == "2"
+    })
+    .await;
+    assert_eq!(session.text(&complete(&a)).await, "1");
     counters_are_exact(&mut session, "q").await;
     cluster.stop("fast");
 }
