@@ -139,6 +139,9 @@ impl QueueFloors {
             Memory::write(bucket, |b| {
                 b.complete_discovery(&name, token, found.as_deref(), now);
             });
+        } else if let Some(board) = board() {
+            // What is put from here on is not noted, because it is not below these floors.
+            board.due_floors_begun(name.database, name.table);
         }
         match Memory::read(bucket, |b| b.levels(&name, self.epoch, now)) {
             Known::Levels(views) => Some(views),

@@ -246,6 +246,17 @@ impl Board {
         memory
     }
 
+    /// Has the background worker of a database examine a table whose due floors this process has begun anew:
+    /// they are lower than those until which it sleeps. When this process is the background worker, it examines
+    /// the table now.
+    pub fn due_floors_begun(&self, database: u32, table: u32) {
+        let worker = self.background_worker_of(database);
+        let process = worker.and_then(|worker| worker.slot.process());
+        if process.is_none_or(|(pid, _)| pid != session::pid()) {
+            self.note_due_change(database, table, i64::MIN);
+        }
+    }
+
     /// Returns what changes when the kept due changes of a database are known no longer; None when no
     /// background worker runs.
     pub fn kept_changes(&self, database: u32) -> Option<(u64, u32)> {

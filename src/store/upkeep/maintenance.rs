@@ -12,6 +12,7 @@ use crate::error::{Result, raise};
 use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
 use crate::pg::{index_walk, relation, subtransaction, time, transaction};
+use crate::ready::due;
 use crate::ready::key::DueKey;
 use crate::store::bounds::keys::{as_maintenance, release_reserved};
 use crate::store::counters::counter_log;
@@ -480,9 +481,10 @@ fn make_pending_by_key(queue: &Queue, limit: i32) -> i32 {
 pub fn next_due(queue: &Queue) -> Option<i64> {
     let floors = queue.floors()?;
     let now = time::now();
-    let planned = floors.due(Status::Planned.code(), now)?;
-    let leased = floors.due(Status::Active.code(), now)?;
-    Some(planned.next_iteration.min(leased.next_iteration))
+    floors.due(Status::Planned.code(), now)?;
+    floors.due(Status::Active.code(), now)?;
+    // They are read together: the group may have lost its slot in between, and both have begun anew.
+    due::known_due(queue.table.to_u32(), floors.epoch)
 }
 
 /// The ready floor of a status, from which on maintenance reads the due index. None when

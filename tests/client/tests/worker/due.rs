@@ -68,6 +68,52 @@ async fn due_documents_are_processed_without_a_client() {
     );
 }
 
+/// Nobody notes what is put above a floor. So whoever begins the floors of an emptied table has the background
+/// worker look.
+#[tokio::test]
+async fn documents_become_due_after_somebody_else_has_looked_at_an_emptied_table() {
+    let cluster = with_worker("floors_anew", "");
+    let (db, session) = with_queue(&cluster, "floors_anew").await;
+    worker_comes(&session, &db.name).await;
+    for look in [
+        "mnt_reschedule_orphans('q', 10)",
+        "mnt_make_pending('q', 10)",
+    ] {
+        planned(&session, "later", "1 hour").await;
+        // The background worker sleeps until then.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        session.sql("select fetchq.queue_truncate('q')").await;
+        session.sql(&format!("select fetchq.{look}")).await;
+        planned(&session, "soon", "400 ms").await;
+        session.sql("select fetchq.doc_push('q', 'leased')").await;
+        session
+            .sql("select fetchq.doc_pick('q', 0, 1, '500 ms')")
+            .await;
+        becomes(&session, "soon", 1).await;
+        becomes(&session, "leased", 1).await;
+        session.sql("select fetchq.queue_truncate('q')").await;
+    }
+    // The recount after the queue was emptied is that somebody.
+    planned(&session, "later", "1 hour").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    session.sql("select fetchq.queue_truncate('q', true)").await;
+    wait_until("the queue is recounted", async || {
+        session
+            .text("select iterations > 0 from fetchq.jobs where task = 'cmp' and queue = 'q'")
+            .await
+            == "t"
+    })
+    .await;
+    planned(&session, "soon", "400 ms").await;
+    becomes(&session, "soon", 1).await;
+    assert_eq!(
+        session
+            .text("select floor_misses from fetchq.ready_stats()")
+            .await,
+        "0"
+    );
+}
+
 /// A recount that counts as run has recounted, whatever packs the counters meanwhile.
 #[tokio::test]
 async fn a_recount_beside_packs_is_exact_or_has_not_run() {
