@@ -162,7 +162,7 @@ impl World {
     pub async fn write_leases(&self) {
         if self.has_late_leases() {
             self.observer
-                .sql("select fetchq.queue_configure('q', '{}')")
+                .sql("select fetchq.queue_configure('q', '{\"lease_write_delay\": \"10 ms\"}')")
                 .await;
         }
     }
