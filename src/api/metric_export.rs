@@ -12,7 +12,6 @@ use crate::store::reports::metric_export as store;
 /// `metric_families()`: the metric families that `metric_export` returns, with their types and help texts.
 #[pg_extern(sql = false)]
 fn metric_families(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    late_leases::before_counters();
     respond(fcinfo, |call| {
         let mut out = call.rows();
         store::families(&mut out);

@@ -52,9 +52,14 @@ pub fn main(assignment: &Assignment) {
     if reason == ExitReason::Replaced {
         services.leave();
     } else {
-        services.held.stop_serving();
-        services.late_leases.flush();
         services.jobs.terminate();
+        held.stop_serving();
+        match reason {
+            ExitReason::NoExtension => memory::forget_all(),
+            _ => {
+                services.late_leases.flush();
+            }
+        }
     }
     held.set_exit_reason(reason);
     process::end(false);
@@ -135,6 +140,7 @@ impl<'a> Services<'a> {
                 match exit_reason() {
                     Ok(None) => {}
                     Ok(Some(reason)) => return reason,
+                    Err(_) if process::should_stop() => return ExitReason::Terminated,
                     Err(message) => {
                         log_failure(message);
                         return ExitReason::Crash;
@@ -151,6 +157,9 @@ impl<'a> Services<'a> {
                 .min(self.sessions.run())
                 .min(self.calendar.run())
                 .min(self.schedules.run());
+            if process::should_stop() {
+                continue;
+            }
             self.notifier.run();
             let job_due = self.jobs.run();
             let next = due.min(job_due).min(self.notifier.run());

@@ -57,7 +57,7 @@ impl<'a> LateLeases<'a> {
         if requested.is_none() && now < self.next {
             return self.next;
         }
-        let has_any = memory::has_any();
+        let has_any = memory::has_any_here();
         if has_any {
             self.write(now, requested.is_some());
         }
@@ -74,19 +74,19 @@ impl<'a> LateLeases<'a> {
 
     /// Returns when the database needs a background worker because of them, in microseconds since 2000.
     pub fn due_at(&self) -> i64 {
-        match memory::exists() && memory::has_any() {
-            true => time::clock() + LOOK_US,
-            false => i64::MAX,
+        match self.next {
+            i64::MIN => i64::MAX,
+            next => next,
         }
     }
 
     /// Writes all leases before the process ends. From now on no session leases late, because it finds no
     /// background worker. Returns whether there are some that transactions have which still run.
     pub fn flush(&mut self) -> bool {
-        if !memory::exists() || !memory::has_any() {
+        process::begin_last_work();
+        if !memory::exists() || !memory::has_any_here() {
             return false;
         }
-        process::begin_last_work();
         self.failed.clear();
         self.write(time::clock(), true);
         memory::has_any_here()
@@ -96,7 +96,7 @@ impl<'a> LateLeases<'a> {
         self.failed.retain(|_, until| *until > now);
         let mut tables: BTreeMap<u32, Vec<(Name, Lease)>> = BTreeMap::new();
         for (name, lease) in memory::leased(|_, lease| is_all || lease.write_at <= now) {
-            if is_all || !self.failed.contains_key(&name.table) {
+            if !self.failed.contains_key(&name.table) {
                 tables.entry(name.table).or_default().push((name, lease));
             }
         }

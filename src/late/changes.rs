@@ -141,7 +141,7 @@ pub fn void(name: &Name) {
     });
 }
 
-/// Returns the documents of a table that this transaction has leased and does not hold.
+/// Returns the documents of a table that this transaction has leased.
 pub fn claimed(table: u32) -> Vec<Name> {
     CHANGES.with(|changes| {
         let list = &changes.borrow().list;

@@ -120,6 +120,17 @@ pub fn has_any() -> bool {
     counts.is_some_and(|counts| counts.leases.iter().any(|count| is_above_0(Some(count))))
 }
 
+/// Forgets the leases of this database, in which fetchq is no longer.
+pub fn forget_all() {
+    if !has_any() {
+        return;
+    }
+    for at in 0..Memory::items() {
+        let forgotten = |table| add(count(|counts| &counts.leases, table), -1);
+        Memory::write(at, |part| part.forget(session::database(), forgotten));
+    }
+}
+
 /// Returns whether any documents of this database are leased here.
 pub fn has_any_here() -> bool {
     let database = session::database();
@@ -141,14 +152,14 @@ pub fn claim(name: Name, lease: Lease, owner: Owner) -> Claim {
     let leases = count(|counts| &counts.leases, name.table);
     let closed = count(|counts| &counts.closed, name.table);
     add(leases, 1);
-    let (claim, took_over) = Memory::write(part(&name), |part| {
+    let claim = Memory::write(part(&name), |part| {
         // The one that closes the table looks at this part afterwards.
         match is_above_0(closed) {
-            true => (Claim::InRow, false),
-            false => (part.claim(name, lease, owner), part.took_over()),
+            true => Claim::InRow,
+            false => part.claim(name, lease, owner),
         }
     });
-    if claim != Claim::Done || took_over {
+    if claim != Claim::Done {
         add(leases, -1);
     }
     claim

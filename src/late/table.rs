@@ -86,8 +86,6 @@ struct Entry {
 /// The entries of some documents.
 pub struct Part {
     used: u64,
-    /// The last claim has taken the entry of a lease that is void.
-    took_over: bool,
     entries: [Entry; ENTRIES],
 }
 
@@ -124,7 +122,6 @@ impl Part {
     pub const fn new() -> Self {
         Self {
             used: 0,
-            took_over: false,
             entries: [Entry {
                 name: Name {
                     database: 0,
@@ -178,7 +175,6 @@ impl Part {
             reserved: 0,
             lease,
         };
-        self.took_over = false;
         let Some(at) = self.position(&name) else {
             return match self.add(entry) {
                 true => Claim::Done,
@@ -187,21 +183,10 @@ impl Part {
         };
         let known = &mut self.entries[at];
         match known.state {
-            // It was removed by somebody who does not know of leases, and put again.
-            State::Leased if known.lease.document() != lease.document() => {
-                *known = entry;
-                self.took_over = true;
-                Claim::Done
-            }
             State::Held if known.owner == owner => Claim::InRow,
             State::Leased | State::Claimed | State::Held => Claim::Taken,
             State::Reserved => Claim::InRow,
         }
-    }
-
-    /// Returns whether the last claim has taken the entry of another lease.
-    pub fn took_over(&self) -> bool {
-        self.took_over
     }
 
     /// Holds the lease of a document whose row is to be changed. One that has none is reserved, if `reserves`:
@@ -311,6 +296,17 @@ impl Part {
         })
     }
 
+    /// Removes the leases of a database that no transaction has. Passes on the table of each.
+    pub fn forget(&mut self, database: u32, forgotten: impl Fn(u32)) {
+        for at in self.places() {
+            let entry = &self.entries[at];
+            if entry.name.database == database && entry.state == State::Leased {
+                forgotten(entry.name.table);
+                self.used &= !(1 << at);
+            }
+        }
+    }
+
     /// Visits the documents of a database that are leased by transactions that have ended.
     pub fn visit_leased(&self, database: u32, mut visit: impl FnMut(&Name, &Lease)) {
         for at in self.places() {
@@ -413,15 +409,6 @@ mod tests {
         assert_eq!(part.claim(doc, lease(1), ME), Claim::Done);
         part.free(&doc);
         assert!(part.lease(&doc).is_some());
-    }
-
-    #[test]
-    fn a_document_that_was_put_anew_has_no_lease() {
-        let mut part = Part::new();
-        let doc = name(1);
-        part.claim(doc, lease(1), ME);
-        part.keep(&doc, ME);
-        assert_eq!(part.claim(doc, lease(2), OTHER), Claim::Done);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 use std::time::Duration;
 
 use pgrx::bgworkers::{
@@ -143,11 +143,11 @@ unsafe extern "C-unwind" fn on_terminate(_: i32) {
     // SAFETY: This is what PostgreSQL's own handler does for a process without a client, or what it does
     // for a cancel.
     errno::preserve(|| unsafe {
-        let is_first = !IS_TERMINATED.swap(true, Ordering::Relaxed);
-        match HAS_LAST_WORK.load(Ordering::Relaxed) {
-            true if is_first => (&raw mut pg_sys::QueryCancelPending).write_volatile(1),
-            true => {}
-            false => (&raw mut pg_sys::ProcDiePending).write_volatile(1),
+        IS_TERMINATED.store(true, Ordering::Relaxed);
+        match LAST_WORK.load(Ordering::Relaxed) {
+            NO_LAST_WORK => (&raw mut pg_sys::ProcDiePending).write_volatile(1),
+            LAST_WORK_IS_LEFT => (&raw mut pg_sys::QueryCancelPending).write_volatile(1),
+            _ => {}
         }
         (&raw mut pg_sys::InterruptPending).write_volatile(1);
         pg_sys::SetLatch(pg_sys::MyLatch);
@@ -156,18 +156,28 @@ unsafe extern "C-unwind" fn on_terminate(_: i32) {
 
 static IS_TERMINATED: AtomicBool = AtomicBool::new(false);
 
-static HAS_LAST_WORK: AtomicBool = AtomicBool::new(false);
+/// What this process does before it ends: one of these.
+static LAST_WORK: AtomicU8 = AtomicU8::new(NO_LAST_WORK);
+const NO_LAST_WORK: u8 = 0;
+const LAST_WORK_IS_LEFT: u8 = 1;
+const LAST_WORK_HAS_BEGUN: u8 = 2;
 
-/// Says that this process has work to do before it ends. From here on SIGTERM cancels what runs, and the
-/// process has to end by itself when [`should_stop`] returns true.
+/// Says that this process has work to do before it ends. From here on SIGTERM cancels what runs, no
+/// transaction begins after it, and the process has to end by itself when [`should_stop`] returns true.
 pub fn expect_last_work() {
-    HAS_LAST_WORK.store(true, Ordering::Relaxed);
+    LAST_WORK.store(LAST_WORK_IS_LEFT, Ordering::Relaxed);
 }
 
-/// Has the cancel of SIGTERM not hit what this process does before it ends.
+/// Begins the work that is left. SIGTERM has no effect on it.
 pub fn begin_last_work() {
+    LAST_WORK.store(LAST_WORK_HAS_BEGUN, Ordering::Relaxed);
     // SAFETY: This is a plain variable, which signal handlers set.
     unsafe { (&raw mut pg_sys::QueryCancelPending).write_volatile(0) };
+}
+
+/// Returns whether this process was asked to end, and begins nothing but its last work.
+fn is_ending() -> bool {
+    LAST_WORK.load(Ordering::Relaxed) == LAST_WORK_IS_LEFT && IS_TERMINATED.load(Ordering::Relaxed)
 }
 
 /// Handles SIGHUP: [`reload`] then reads the configuration again.
@@ -321,6 +331,9 @@ pub fn transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
 
 /// Runs `work`, which reads no table of fetchq, as [`transaction`] does.
 pub fn transaction_with_any_catalog<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+    if is_ending() {
+        return Err("the process was asked to end".into());
+    }
     memory::watch(|| transaction_watched(work))
 }
 

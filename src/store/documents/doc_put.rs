@@ -33,7 +33,7 @@ use crate::store::documents::history_worker::By;
 use crate::store::documents::queued::{KEEP, Queued, keep_args};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::queue_tables;
-use crate::store::queues::statement::Statement;
+use crate::store::queues::statement::{Scope, Statement};
 
 /// A document, and the mode that decides what happens to the one that has its subject.
 #[derive(Clone, Copy)]
@@ -222,10 +222,12 @@ static REPLACE: Statement = Statement::new(
 static STATUS: Statement = Statement::new(
     "select case when d.status {=} any (array[{planned}, {pending}]) and d.attempts {=} 0
              and d.expires_at {<=} pg_catalog.clock_timestamp()
+             {not_late d}
          then {killed} else d.status end
      from only {docs} d
      where d.subject {=} $1",
-);
+)
+.in_scope(Scope::Nothing);
 
 /// Removes a document that was added a moment ago.
 static TAKE_BACK: Statement = Statement::new(

@@ -109,6 +109,7 @@ pub(in crate::store) const CONDITIONS: &str = concat!(
 
 const LOCK_SELECTED: &str = "select d.subject::pg_catalog.text, d.status, d.version, d.queued
     {selected}
+        {not_late d}
     order by d.seq
     limit $20
     for update of d skip locked";
@@ -275,7 +276,7 @@ impl BulkRequest<'_> {
         if selection.statuses.is_empty() || limit <= 0 {
             return Ok(Vec::new());
         }
-        queue.before_scope(Scope::Table);
+        queue.before_scope(Scope::Unlocked);
         serialize_bulk_actions(&[queue]);
         let args = self.args(spi, selection, Some(i64::from(limit)))?;
         let rows = spi.once(&self.sql(LOCK_SELECTED, queue, selection), &args);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::domain::timing::{self, Tally};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, raise};
 use crate::late::changes;
 use crate::late::memory;
 use crate::late::table::{Claim, Hold, Lease as Late, Name};
@@ -32,6 +32,7 @@ use crate::store::documents::lease_durability;
 use crate::store::documents::leases::Lease;
 use crate::store::documents::pick_columns::column;
 use crate::store::queues::open_queue::Queue;
+use crate::store::queues::policy::Keep;
 use crate::store::queues::statement::{Scope, Statement};
 
 /// More documents than these are leased at once.
@@ -44,77 +45,70 @@ const FLUSH_TIMEOUT_US: i64 = 1_000_000;
 /// millisecond.
 const FLUSH_POLL_US: u64 = 300;
 
-// Index: pick, once for each document. Nearly always its key says which document it is.
-// $1 to $5 the key, $6 when the lease expires, $7 picked_at, $8 lease number, $9 worker session.
-static WRITE: Statement = Statement::new(
-    "update only {docs} d set
-         status = {active},
-         attempts = least(d.attempts, 2147483646) {+} 1,
-         next_iteration = i.expires_at,
-         due_at = d.next_iteration, picked_at = i.picked_at,
-         lease = i.lease, worker_session = i.worker_session
-     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),
-         pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6), pg_catalog.unnest($7),
-         pg_catalog.unnest($8), pg_catalog.unnest($9)) with ordinality
-         as i (version, priority, next_iteration, attempts, seq, expires_at, picked_at, lease, worker_session, n)
-     where d.version {=} i.version
-         and d.priority {=} i.priority
-         and d.next_iteration {=} i.next_iteration
-         and d.attempts {=} i.attempts
-         and d.seq {=} i.seq
-         and d.status {=} {pending}
-         and d.lock_upgrade is null
-         and fetchq.late_lease(d.tableoid::pg_catalog.int8, d.subject::pg_catalog.text, d.seq, d.created_at) {=} i.lease
-     returning i.n, d.due_at, d.next_iteration",
-)
-.in_scope(Scope::Nothing);
+// The place of a document in the lists, by its `seq`. Nearly always that says which one it is; the lease number is
+// compared, too.
+macro_rules! place {
+    () => {
+        "pg_catalog.array_position($5, d.seq)"
+    };
+}
+
+// The rows of the listed documents. A document is looked up for each entry of the lists, whatever statistics the
+// server has: a LIMIT keeps the planner from beginning with the table.
+// Index: pick, once for each document. $1 to $5 the key, $6 lease number.
+macro_rules! listed {
+    ($columns:literal, $lock:literal) => {
+        concat!(
+            "select ",
+            $columns,
+            " from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),
+                 pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6)) with ordinality
+                 as i (version, priority, next_iteration, attempts, seq, lease, n)
+             cross join lateral (
+                 select c.ctid from only {docs} c
+                 where c.version {=} i.version
+                     and c.priority {=} i.priority
+                     and c.next_iteration {=} i.next_iteration
+                     and c.attempts {=} i.attempts
+                     and c.seq {=} i.seq
+                     and c.status {=} {pending}
+                     and c.lock_upgrade is null
+                     and fetchq.late_lease(c.tableoid::pg_catalog.int8, c.subject::pg_catalog.text, c.seq, c.created_at) {=} i.lease
+                 limit 1 ",
+            $lock,
+            ") c"
+        )
+    };
+}
+
+// $7 when the lease expires, $8 picked_at, $9 worker session. No join: see `listed`.
+macro_rules! write {
+    ($lock:literal) => {
+        concat!(
+            "update only {docs} d set
+                 status = {active},
+                 attempts = least(d.attempts, 2147483646) {+} 1,
+                 next_iteration = ($7)[", place!(), "],
+                 due_at = d.next_iteration,
+                 picked_at = ($8)[", place!(), "],
+                 lease = ($6)[", place!(), "],
+                 worker_session = ($9)[", place!(), "]
+             where d.ctid {=} any (array(", listed!("c.ctid", $lock), "))
+                 and fetchq.late_lease(d.tableoid::pg_catalog.int8, d.subject::pg_catalog.text, d.seq, d.created_at)
+                     {=} ($6)[", place!(), "]
+             returning ", place!(), ", d.due_at, d.next_iteration"
+        )
+    };
+}
+
+static WRITE: Statement = Statement::new(write!("")).in_scope(Scope::Nothing);
 
 // The same, for rows that nobody has locked.
-static WRITE_UNLOCKED: Statement = Statement::new(
-    "with free as (
-         select d.ctid, i.*
-         from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),
-             pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6), pg_catalog.unnest($7),
-             pg_catalog.unnest($8), pg_catalog.unnest($9)) with ordinality
-             as i (version, priority, next_iteration, attempts, seq, expires_at, picked_at, lease, worker_session, n)
-         join only {docs} d on d.version {=} i.version
-             and d.priority {=} i.priority
-             and d.next_iteration {=} i.next_iteration
-             and d.attempts {=} i.attempts
-             and d.seq {=} i.seq
-             and d.status {=} {pending}
-             and d.lock_upgrade is null
-             and fetchq.late_lease(d.tableoid::pg_catalog.int8, d.subject::pg_catalog.text, d.seq, d.created_at) {=} i.lease
-         for update of d skip locked
-     )
-     update only {docs} d set
-         status = {active},
-         attempts = least(d.attempts, 2147483646) {+} 1,
-         next_iteration = i.expires_at,
-         due_at = d.next_iteration, picked_at = i.picked_at,
-         lease = i.lease, worker_session = i.worker_session
-     from free i
-     where d.ctid {=} i.ctid
-     returning i.n, d.due_at, d.next_iteration",
-)
-.in_scope(Scope::Nothing);
+static WRITE_UNLOCKED: Statement =
+    Statement::new(write!("for update of c skip locked")).in_scope(Scope::Nothing);
 
 // Which of these documents are there, ready, and locked by somebody.
-static IS_THERE: Statement = Statement::new(
-    "select i.n
-     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),
-         pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6)) with ordinality
-         as i (version, priority, next_iteration, attempts, seq, lease, n)
-     join only {docs} d on d.version {=} i.version
-         and d.priority {=} i.priority
-         and d.next_iteration {=} i.next_iteration
-         and d.attempts {=} i.attempts
-         and d.seq {=} i.seq
-         and d.status {=} {pending}
-         and d.lock_upgrade is null
-         and fetchq.late_lease(d.tableoid::pg_catalog.int8, d.subject::pg_catalog.text, d.seq, d.created_at) {=} i.lease",
-)
-.in_scope(Scope::Nothing);
+static IS_THERE: Statement = Statement::new(listed!("i.n", "")).in_scope(Scope::Nothing);
 
 /// Returns whether leases that a pick of up to `limit` documents makes now may be late, for this delay.
 fn may_be_late(queue: &Queue, limit: i32, duration: i64, delay: i64) -> bool {
@@ -123,6 +117,7 @@ fn may_be_late(queue: &Queue, limit: i32, duration: i64, delay: i64) -> bool {
         && duration >= 2 * delay
         && !settings::synchronous_leases()
         && !queue.policy.is_limited()
+        && queue.policy.completed != Keep::InHistory
         && !transaction::may_be_prepared()
         && !lease_durability::others_write_at_commit()
         && board().is_some_and(|board| {
@@ -248,10 +243,11 @@ fn reserve(table: u32, name: Name) -> bool {
 /// Reserves the rows of a pick that a statement has locked. Returns those that nobody else has leased.
 pub fn own_rows(queue: &Queue, rows: &Rows) -> Vec<usize> {
     let all = 0..rows.len();
-    if !memory::exists() || queue.policy.is_limited() {
+    let table = queue.table.to_u32();
+    // A session that does not know of a limit yet may lease late.
+    if !memory::exists() || queue.policy.is_limited() && !memory::has_leases(table) {
         return all.collect();
     }
-    let table = queue.table.to_u32();
     let is_own = |row: &usize| {
         let subject: String = rows.get(*row, column::SUBJECT).unwrap_or_default();
         reserve(table, memory::name(table, subject.as_bytes()))
@@ -319,9 +315,9 @@ pub fn find(queue: &Queue, documents: &mut Documents, subject: &str, number: Opt
             fill_in(&mut row, &lease);
             Found::Late(row, lease)
         }
-        // Somebody has changed it with SQL of their own. The lease is lost.
+        // Somebody has changed it with SQL of their own, or the snapshot is older.
         None => {
-            void(queue, &name);
+            not_written(queue, &[(name, lease)], &[false]);
             Found::Row
         }
     }
@@ -372,17 +368,12 @@ fn write(queue: &Queue, statement: &'static Statement, leases: &[Late]) -> Vec<b
         return written;
     }
     let list = |value| list(leases, value);
-    let args = [
-        list(|lease| Arg::from(lease.version)),
-        list(|lease| Arg::from(lease.priority)),
-        list(|lease| Arg::timestamp(lease.key.next_iteration)),
-        list(|lease| Arg::from(lease.key.attempts)),
-        list(|lease| Arg::from(lease.key.seq)),
+    let mut args = key_of(leases);
+    args.extend([
         list(|lease| Arg::timestamp(lease.expires_at)),
         list(|lease| Arg::timestamp(lease.picked_at)),
-        list(|lease| Arg::from(lease.number)),
         list(|lease| Arg::from(lease.worker_session)),
-    ];
+    ]);
     let mut waits = Tally::new();
     spi::connect(|spi| {
         let rows = queue.run_noting(spi, statement, &args);
@@ -402,6 +393,48 @@ fn write(queue: &Queue, statement: &'static Statement, leases: &[Late]) -> Vec<b
     });
     counter_log::record_late_picks(queue, &waits);
     written
+}
+
+/// Gives back what this transaction holds and has not written, because somebody has locked the row. A document that
+/// is gone has no lease any more.
+fn not_written(queue: &Queue, held: &[(Name, Late)], written: &[bool]) {
+    let left = held
+        .iter()
+        .zip(written)
+        .filter(|(_, is_written)| !**is_written);
+    let (names, left): (Vec<Name>, Vec<Late>) = left.map(|(held, _)| *held).unzip();
+    if left.is_empty() {
+        return;
+    }
+    let there: HashSet<usize> = spi::connect(|spi| {
+        // A document may have been put after the snapshot of this transaction was taken.
+        let rows = queue.run_latest(spi, &IS_THERE, &key_of(&left));
+        (0..rows.len())
+            .filter_map(|row| place(&rows, row))
+            .collect()
+    });
+    if !there.is_empty() && session::keeps_snapshot() {
+        raise(Err(Error::OlderSnapshot(queue.name.to_string())))
+    }
+    for (at, name) in names.iter().enumerate() {
+        match there.contains(&at) {
+            true => changes::give_back(name),
+            false => void(queue, name),
+        }
+    }
+}
+
+/// The parameters of `listed`.
+fn key_of(leases: &[Late]) -> Vec<Arg> {
+    let list = |value| list(leases, value);
+    vec![
+        list(|lease| Arg::from(lease.version)),
+        list(|lease| Arg::from(lease.priority)),
+        list(|lease| Arg::timestamp(lease.key.next_iteration)),
+        list(|lease| Arg::from(lease.key.attempts)),
+        list(|lease| Arg::from(lease.key.seq)),
+        list(|lease| Arg::from(lease.number)),
+    ]
 }
 
 /// Holds a document before its row is changed, so that it cannot be leased here, and writes its lease.
@@ -449,27 +482,40 @@ pub fn before(queue: &Queue, scope: Scope, args: &[Arg]) {
             let held = |subject| hold(queue, of(subject));
             subjects.into_iter().filter_map(held).collect()
         }
-        Scope::Table => {
-            changes::close(table);
-            if !memory::has_leases(table) {
-                return;
-            }
-            let mut names = memory::names(table);
-            names.sort_unstable_by_key(|name| name.subject);
-            names
-                .into_iter()
-                .filter_map(|name| hold(queue, name))
-                .collect()
-        }
+        Scope::Unlocked => hold_all(queue, false),
+        Scope::Table => hold_all(queue, true),
     };
     let leases: Vec<Late> = held.iter().map(|(_, lease)| *lease).collect();
     let written = write(queue, &WRITE, &leases);
-    for ((name, _), _) in held
-        .iter()
-        .zip(written)
-        .filter(|(_, is_written)| !is_written)
-    {
-        void(queue, name);
+    not_written(queue, &held, &written);
+}
+
+/// Allows no new late leases of a queue, and holds those that there are. With `waits`, waits for those of other
+/// transactions, and holds nothing meanwhile; otherwise passes over them.
+fn hold_all(queue: &Queue, waits: bool) -> Vec<(Name, Late)> {
+    let table = queue.table.to_u32();
+    changes::close(table);
+    loop {
+        let (mut held, mut busy) = (Vec::new(), None);
+        let names = match memory::has_leases(table) {
+            true => memory::names(table),
+            false => Vec::new(),
+        };
+        for name in names {
+            match changes::try_hold(name, false) {
+                Hold::Lease(lease, _) => held.push((name, lease)),
+                Hold::Busy(other) => busy = Some(other),
+                _ => {}
+            }
+        }
+        match busy.filter(|_| waits) {
+            None => return held,
+            Some(other) => {
+                held.iter().for_each(|(name, _)| changes::give_back(name));
+                virtual_transaction::wait_for(other);
+                process::check_for_interrupts();
+            }
+        }
     }
 }
 
@@ -552,7 +598,7 @@ pub fn write_all(name: &QueueName) -> Result<i64> {
 
 /// Has the counters say how many documents are leased.
 pub fn before_counters() {
-    if memory::exists() && memory::has_any() {
+    if memory::exists() && memory::has_any_here() {
         flush_now();
     }
 }
@@ -586,7 +632,11 @@ fn flush_now() {
     }
 }
 
-/// Writes the leases of a queue that are due, where no background worker does.
+/// How long after its time a lease is written by a pick, where no background worker does it: microseconds. Another one
+/// comes soon, mostly.
+const OVERDUE_US: i64 = 5_000_000;
+
+/// Writes the leases of a queue that are overdue, where no background worker does.
 pub fn write_unserved(queue: &Queue) {
     let table = queue.table.to_u32();
     let is_served =
@@ -594,9 +644,9 @@ pub fn write_unserved(queue: &Queue) {
     if !memory::exists() || !memory::has_leases(table) || is_served() {
         return;
     }
-    let now = time::clock();
-    let is_due = |name: &Name, lease: &Late| name.table == table && lease.write_at <= now;
-    write_unlocked(queue, &memory::leased(is_due));
+    let until = time::clock().saturating_sub(OVERDUE_US);
+    let is_overdue = |name: &Name, lease: &Late| name.table == table && lease.write_at <= until;
+    write_unlocked(queue, &memory::leased(is_overdue));
 }
 
 /// Forgets leases of a table that is gone.
@@ -628,34 +678,5 @@ pub fn write_unlocked(queue: &Queue, leases: &[(Name, Late)]) {
 fn write_held(queue: &Queue, held: &[(Name, Late)]) {
     let all: Vec<Late> = held.iter().map(|(_, lease)| *lease).collect();
     let written = write(queue, &WRITE_UNLOCKED, &all);
-    let left = held
-        .iter()
-        .zip(written)
-        .filter(|(_, is_written)| !is_written);
-    let (names, left): (Vec<Name>, Vec<Late>) = left.map(|(held, _)| *held).unzip();
-    if left.is_empty() {
-        return;
-    }
-    // A row that somebody has locked keeps its lease here. One that is gone has none any more.
-    let list = |value| list(&left, value);
-    let args = [
-        list(|lease| Arg::from(lease.version)),
-        list(|lease| Arg::from(lease.priority)),
-        list(|lease| Arg::timestamp(lease.key.next_iteration)),
-        list(|lease| Arg::from(lease.key.attempts)),
-        list(|lease| Arg::from(lease.key.seq)),
-        list(|lease| Arg::from(lease.number)),
-    ];
-    let there: HashSet<usize> = spi::connect(|spi| {
-        let rows = queue.run(spi, &IS_THERE, &args);
-        (0..rows.len())
-            .filter_map(|row| place(&rows, row))
-            .collect()
-    });
-    for (at, name) in names.iter().enumerate() {
-        match there.contains(&at) {
-            true => changes::give_back(name),
-            false => void(queue, name),
-        }
-    }
+    not_written(queue, held, &written);
 }

@@ -167,7 +167,7 @@ pub fn look_at(queue: &Queue, leases: &[NamedLease]) -> Held {
     let subjects: Vec<&str> = leases.iter().map(|lease| &*lease.subject).collect();
     let numbers: Vec<i64> = leases.iter().map(|lease| lease.lease).collect();
     spi::connect(|spi| {
-        let rows = queue.run(spi, &LOOK_AT, &[Arg::from(subjects), Arg::from(numbers)]);
+        let rows = queue.run_latest(spi, &LOOK_AT, &[Arg::from(subjects), Arg::from(numbers)]);
         for row in 0..rows.len() {
             let n: i32 = rows.get(row, 1).unwrap_or(0);
             let Some(lease) = leases.get(n as usize - 1) else {

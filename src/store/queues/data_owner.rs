@@ -4,6 +4,7 @@
 use pgrx::pg_sys::Oid;
 
 use crate::error::{Error, Result};
+use crate::late::memory;
 use crate::pg::role;
 use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
@@ -37,7 +38,7 @@ const STATE: &str = "with owner as (
         where not pg_catalog.has_table_privilege(o.oid, c.oid, p.privilege)
         union all
         select 3, 'EXECUTE on function fetchq.late_lease'
-        from owner o where not pg_catalog.has_function_privilege(o.oid,
+        from owner o where $1 and not pg_catalog.has_function_privilege(o.oid,
             'fetchq.late_lease(bigint,text,bigint,timestamptz)', 'execute')
         union all
         select 4, 'membership in pg_read_all_stats'
@@ -60,14 +61,14 @@ const STATE: &str = "with owner as (
         case when l.n {>} 0 or t.others {>} 0
             then pg_catalog.format('Run as a superuser: select fetchq.data_owner_set(%L)',
                 coalesce(pg_catalog.pg_get_userbyid(t.usual_owner)::pg_catalog.text, o.rolname)) end,
-        coalesce(l.worst {>=} 3, true)
+        coalesce(l.worst {=} 4, true)
     from owner o cross join tables t cross join lacks l";
 
 /// Adds the row `data owner` of `fetchq.status()`. Returns whether this role can run the statements of
 /// fetchq: without its rights, nothing else can be read.
 pub(in crate::store) fn report(out: &mut RowSink) -> bool {
     spi::connect(|spi| {
-        let rows = spi.once_latest(STATE, &[]);
+        let rows = spi.once_latest(STATE, &[Arg::from(memory::exists())]);
         out.extend(&rows);
         rows.is_empty() || rows.get(0, 5).unwrap_or(false)
     })
@@ -153,7 +154,7 @@ pub fn set(role: &str) -> Result<bool> {
     let wanted = role::of_name(role).ok_or_else(|| Error::UnknownRole(role.to_owned()))?;
     spi::connect(|spi| {
         let before = role::data_owner();
-        let state: Option<String> = spi.once(STATE, &[]).get(0, 2);
+        let state: Option<String> = spi.once(STATE, &[Arg::from(memory::exists())]).get(0, 2);
         if before == Some(wanted) && state.as_deref() == Some("fine") {
             return Ok(false);
         }

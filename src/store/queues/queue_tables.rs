@@ -7,6 +7,7 @@ use Type::{Bigint, Int, Jsonb, Timestamptz, Varchar};
 use crate::domain::document::{self, COLUMNS, ColumnDef, Type};
 use crate::domain::names::{QueueName, TABLES};
 use crate::error::{Error, Result};
+use crate::late::memory;
 use crate::pg::planner::with_plain_storage;
 use crate::pg::relation::{self, LockMode, NamedLock};
 use crate::pg::spi::{self, Spi};
@@ -108,7 +109,7 @@ fn create_table(spi: &Spi, name: &QueueName, sql: &str, columns: &[ColumnDef]) {
 
 /// How full the pages of the documents become, for a queue whose setting `lease_write_delay` is this.
 fn fillfactor(delay: Option<i64>) -> &'static str {
-    match settings::late_lease_slots() > 0 && settings::lease_write_delay(delay) > 0 {
+    match memory::exists() && settings::lease_write_delay(delay) > 0 {
         true => "95",
         false => "80",
     }
@@ -116,7 +117,7 @@ fn fillfactor(delay: Option<i64>) -> &'static str {
 
 /// Sets how full the pages of the documents become, after the setting `lease_write_delay` was changed.
 pub fn set_fillfactor(name: &QueueName, delay: Option<i64>) {
-    if settings::late_lease_slots() == 0 {
+    if !memory::exists() {
         // That of the user stays.
         return;
     }

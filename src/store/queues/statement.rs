@@ -31,6 +31,8 @@ pub enum Scope {
     Subject(usize),
     /// Those of the documents whose subjects are the parameter with this number, which it may change.
     Subjects(usize),
+    /// All that no other transaction has: it may change any of them, and passes over the others.
+    Unlocked,
     /// All: it may change any document.
     Table,
 }

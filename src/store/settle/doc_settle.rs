@@ -10,6 +10,7 @@ use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::domain::timing::Tally;
 use crate::error::{Error, Result};
+use crate::late::memory;
 use crate::pg::documents::{Change, Column, Row};
 use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
@@ -27,7 +28,9 @@ use crate::store::documents::error_log::log_failure;
 use crate::store::documents::history::Outcome;
 use crate::store::documents::history_worker::session_name;
 use crate::store::documents::late_leases::{self, Found};
-use crate::store::documents::lease_check::{LeasedDoc, holds_lease, lease_needed};
+use crate::store::documents::lease_check::{
+    LeasedDoc, NamedLease, holds_lease, lease_needed, look_at,
+};
 use crate::store::documents::lease_durability;
 use crate::store::documents::leases;
 use crate::store::documents::queued::queued_of;
@@ -542,12 +545,14 @@ pub fn settle_alike(queue: &Queue, docs: &[Settlement]) -> Result<Vec<bool>> {
     })?;
     let left = order.iter().filter(|at| settled[**at].is_none());
     let mut left: Vec<&Settlement> = left.map(|at| &docs[*at]).collect();
-    if session::keeps_snapshot() {
-        for doc in &left {
-            let error = spi::connect(|spi| unsettled_error(spi, queue, doc));
-            if matches!(error, Error::OlderSnapshot(_)) {
-                return Err(error);
-            }
+    if memory::exists() && session::keeps_snapshot() {
+        let named = |doc: &&Settlement| {
+            let subject = doc.subject.clone().into_owned();
+            doc.lease.map(|lease| NamedLease { subject, lease })
+        };
+        let named: Vec<NamedLease> = left.iter().filter_map(named).collect();
+        if !look_at(queue, &named).sessions.is_empty() {
+            return Err(Error::OlderSnapshot(queue.name.to_string()));
         }
     }
     left.retain(|doc| doc.lease.is_none());

@@ -513,6 +513,46 @@ async fn a_snapshot_that_is_older_than_a_lease_does_not_take_it_for_lost() {
         .await;
     assert_eq!(session.text(&complete(&x)).await, "1");
     session.sql("commit").await;
+    // A document that is newer than the snapshot of a transaction that changes all there are.
+    session
+        .sql("begin isolation level repeatable read; select count(*) from fetchq.queues")
+        .await;
+    other.sql("select fetchq.doc_put('q', 'y')").await;
+    let y = lease(&other).await.expect("y");
+    let kill = "select fetchq.docs_kill('q', '{\"status\": \"active\"}')";
+    assert_eq!(session.state(kill).await, "40001");
+    session.sql("rollback").await;
+    assert_eq!(lease(&session).await, None);
+    assert_eq!(other.text(&complete(&y)).await, "1");
+    cluster.stop("fast");
+}
+
+/// A bulk action passes over a document that a transaction has leased, and holds up nobody meanwhile.
+#[tokio::test]
+async fn a_bulk_action_waits_for_no_lease() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_bulk", "lock_timeout = 5s").await;
+    let mut session = server.connect("postgres").await;
+    let [holder, other] = [
+        server.connect("postgres").await,
+        server.connect("postgres").await,
+    ];
+    session
+        .sql("select fetchq.doc_put('q', s) from unnest('{a,b,c}'::text[]) s")
+        .await;
+    holder.sql("begin").await;
+    let a = lease(&holder).await.expect("a");
+    let b = lease(&other).await.expect("b");
+    assert_eq!(lease(&other).await.expect("c").0, "c");
+    let kill = "select fetchq.docs_kill('q', '{\"subjects\": [\"a\", \"c\"]}')";
+    session.sql(kill).await;
+    assert_eq!(session.text(RAW).await, "1,2,-1");
+    assert_eq!(other.text(&complete(&b)).await, "1");
+    holder.sql("commit").await;
+    assert_eq!(holder.text(&complete(&a)).await, "1");
+    counters_are_exact(&mut session, "q").await;
     cluster.stop("fast");
 }
 
