@@ -67,12 +67,12 @@ fn changed<R>(name: Name, work: impl FnOnce(u64) -> R, kind: impl FnOnce(&R) -> 
     })
 }
 
-/// Leases a document.
-pub fn claim(name: Name, lease: Lease) -> Claim {
+/// Leases a document. `gone`: the number of a lease whose document is gone.
+pub fn claim(name: Name, lease: Lease, gone: Option<i64>) -> Claim {
     changed(
         name,
-        |owner| memory::claim(name, lease, owner),
-        |claim| (*claim == Claim::Done).then_some(Kind::Claimed(lease)),
+        |owner| memory::claim(name, lease, owner, gone),
+        |claim| matches!(claim, Claim::Done | Claim::Replaced).then_some(Kind::Claimed(lease)),
     )
 }
 

@@ -148,7 +148,7 @@ pub fn open(table: u32) {
 }
 
 /// See [`Part::claim`]. `InRow` also where new leases are not allowed now.
-pub fn claim(name: Name, lease: Lease, owner: Owner) -> Claim {
+pub fn claim(name: Name, lease: Lease, owner: Owner, gone: Option<i64>) -> Claim {
     let leases = count(|counts| &counts.leases, name.table);
     let closed = count(|counts| &counts.closed, name.table);
     add(leases, 1);
@@ -156,7 +156,7 @@ pub fn claim(name: Name, lease: Lease, owner: Owner) -> Claim {
         // The one that closes the table looks at this part afterwards.
         match is_above_0(closed) {
             true => Claim::InRow,
-            false => part.claim(name, lease, owner),
+            false => part.claim(name, lease, owner, gone),
         }
     });
     if claim != Claim::Done {

@@ -94,6 +94,11 @@ pub struct Part {
 pub enum Claim {
     /// The document is leased.
     Done,
+    /// The document is leased, in place of one that is gone.
+    Replaced,
+    /// A document that had its subject has a lease of this number. If this one is there, that one is gone: SQL of
+    /// somebody's has removed it.
+    Other(i64),
     /// It cannot be leased here now. If it has no lease, its row decides.
     InRow,
     /// It is leased.
@@ -166,8 +171,8 @@ impl Part {
         true
     }
 
-    /// Leases a document.
-    pub fn claim(&mut self, name: Name, lease: Lease, owner: Owner) -> Claim {
+    /// Leases a document. `gone`: the number of a lease whose document is gone.
+    pub fn claim(&mut self, name: Name, lease: Lease, owner: Owner, gone: Option<i64>) -> Claim {
         let entry = Entry {
             name,
             state: State::Claimed,
@@ -183,6 +188,13 @@ impl Part {
         };
         let known = &mut self.entries[at];
         match known.state {
+            State::Leased if known.lease.document() != lease.document() => {
+                if gone != Some(known.lease.number) {
+                    return Claim::Other(known.lease.number);
+                }
+                *known = entry;
+                Claim::Replaced
+            }
             State::Held if known.owner == owner => Claim::InRow,
             State::Leased | State::Claimed | State::Held => Claim::Taken,
             State::Reserved => Claim::InRow,
@@ -355,19 +367,19 @@ mod tests {
     fn a_document_is_claimed_once() {
         let mut part = Part::new();
         let doc = name(1);
-        assert_eq!(part.claim(doc, lease(1), ME), Claim::Done);
-        assert_eq!(part.claim(doc, lease(1), ME), Claim::Taken);
-        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::Taken);
+        assert_eq!(part.claim(doc, lease(1), ME, None), Claim::Done);
+        assert_eq!(part.claim(doc, lease(1), ME, None), Claim::Taken);
+        assert_eq!(part.claim(doc, lease(1), OTHER, None), Claim::Taken);
         assert_eq!(part.hold(doc, OTHER, false), Hold::Busy(ME));
         part.keep(&doc, OTHER);
-        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::Taken);
+        assert_eq!(part.claim(doc, lease(1), OTHER, None), Claim::Taken);
         part.keep(&doc, ME);
-        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::Taken);
+        assert_eq!(part.claim(doc, lease(1), OTHER, None), Claim::Taken);
         let held = part.hold(doc, OTHER, false);
         assert_eq!(held, Hold::Lease(lease(1), State::Leased));
         assert_eq!(part.hold(doc, ME, true), Hold::Busy(OTHER));
         assert_eq!(part.hold(doc, OTHER, true), Hold::Own);
-        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::InRow);
+        assert_eq!(part.claim(doc, lease(1), OTHER, None), Claim::InRow);
         assert!(!part.remove(&doc, ME));
         part.give_back(&doc, OTHER, State::Leased);
         assert!(part.lease(&doc).is_some());
@@ -381,7 +393,7 @@ mod tests {
     fn a_claim_is_held_by_its_transaction_and_given_back_as_it_was() {
         let mut part = Part::new();
         let doc = name(1);
-        part.claim(doc, lease(1), ME);
+        part.claim(doc, lease(1), ME, None);
         let held = part.hold(doc, ME, false);
         assert_eq!(held, Hold::Lease(lease(1), State::Claimed));
         part.keep(&doc, ME);
@@ -399,25 +411,44 @@ mod tests {
         assert_eq!(part.hold(doc, ME, true), Hold::Reserved);
         assert_eq!(part.lease(&doc), None);
         assert_eq!(part.hold(doc, OTHER, false), Hold::Missing);
-        assert_eq!(part.claim(doc, lease(1), OTHER), Claim::InRow);
+        assert_eq!(part.claim(doc, lease(1), OTHER, None), Claim::InRow);
         assert_eq!(part.hold(doc, OTHER, true), Hold::Reserved);
         assert!(!part.remove(&doc, 0));
         part.free(&doc);
-        assert_eq!(part.claim(doc, lease(1), ME), Claim::InRow);
+        assert_eq!(part.claim(doc, lease(1), ME, None), Claim::InRow);
         part.free(&doc);
         assert_eq!(part.used(), 0);
-        assert_eq!(part.claim(doc, lease(1), ME), Claim::Done);
+        assert_eq!(part.claim(doc, lease(1), ME, None), Claim::Done);
         part.free(&doc);
         assert!(part.lease(&doc).is_some());
+    }
+
+    #[test]
+    fn a_document_that_was_put_anew_has_no_lease() {
+        let mut part = Part::new();
+        let doc = name(1);
+        let numbered = |seq, number| Lease {
+            number,
+            ..lease(seq)
+        };
+        part.claim(doc, numbered(1, 7), ME, None);
+        part.keep(&doc, ME);
+        let claim = part.claim(doc, numbered(2, 8), OTHER, None);
+        assert_eq!(claim, Claim::Other(7));
+        let claim = part.claim(doc, numbered(2, 8), OTHER, Some(6));
+        assert_eq!(claim, Claim::Other(7));
+        let claim = part.claim(doc, numbered(2, 8), OTHER, Some(7));
+        assert_eq!(claim, Claim::Replaced);
+        assert_eq!(part.used(), 1);
     }
 
     #[test]
     fn a_full_part_refuses() {
         let mut part = Part::new();
         for n in 0..ENTRIES as u64 {
-            assert_eq!(part.claim(name(n), lease(1), ME), Claim::Done);
+            assert_eq!(part.claim(name(n), lease(1), ME, None), Claim::Done);
         }
-        assert_eq!(part.claim(name(99), lease(1), ME), Claim::InRow);
+        assert_eq!(part.claim(name(99), lease(1), ME, None), Claim::InRow);
         assert_eq!(part.hold(name(99), ME, true), Hold::Full);
         assert!(part.remove(&name(63), ME));
         assert_eq!(part.hold(name(99), ME, true), Hold::Reserved);

@@ -5,6 +5,7 @@ use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::error::Result;
+use crate::late::memory;
 use crate::pg::relation::{self, LockMode};
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::trigger::TriggerDocument;
@@ -12,12 +13,11 @@ use crate::pg::value::Arg;
 use crate::signals::wakeups;
 use crate::store::bounds::keys::{FIRST, Key, add_document};
 use crate::store::counters::counter_log;
-use crate::store::documents::late_leases;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::policy::KeyOrder;
 use crate::store::queues::queue::{DELETE_KEYS, keep_writers_away};
 use crate::store::queues::queue_tables;
-use crate::store::queues::statement::render;
+use crate::store::queues::statement::{Scope, render};
 use crate::store::queues::triggers::{has_triggers, set_triggers};
 
 /// The triggers of a queue with an order. The first one serves maintenance (`may_change`).
@@ -134,7 +134,11 @@ fn order_args(order: KeyOrder) -> [Arg; 2] {
 /// not `KeyOrder::None`. Returns how many retries are planned from now on, which the caller counts.
 fn recreate_keys(spi: &Spi, name: &QueueName, id: i32, order: KeyOrder) -> i32 {
     // Those that are leased keep their places.
-    late_leases::before_changing(name);
+    if memory::exists()
+        && let Ok(queue) = Queue::open(name)
+    {
+        queue.before_scope(Scope::Table);
+    }
     spi.once(DELETE_KEYS, &[Arg::from(id)]);
     let gives_up_place = !order.keeps_place_on_retry();
     set_triggers(spi, name, &RETURN_TRIGGERS, gives_up_place);

@@ -292,7 +292,7 @@ fn claim_rows(
                     Column::WorkerSession,
                     &Arg::from(lease.worker_session(queue.id)),
                 );
-                match late.claim(queue, &row, key) {
+                match late.claim(queue, &row, key, || documents.state() == Change::Done) {
                     Claimed::Late => {
                         // Whoever has changed the row may have done that before it was claimed.
                         let change = documents.state();
@@ -306,10 +306,12 @@ fn claim_rows(
                     Claimed::InRow => documents.replace(&mut row, false),
                 }
             }
-            PickMode::Remove => match late.claim(queue, &row, key) {
-                Claimed::Taken => Change::Locked,
-                _ => documents.remove(&row, false),
-            },
+            PickMode::Remove => {
+                match late.claim(queue, &row, key, || documents.state() == Change::Done) {
+                    Claimed::Taken => Change::Locked,
+                    _ => documents.remove(&row, false),
+                }
+            }
         };
         match change {
             Change::Done => {}

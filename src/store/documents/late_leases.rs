@@ -174,8 +174,14 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// Claims the document of a row.
-    pub fn claim(&mut self, queue: &Queue, row: &Row, key: PickKey) -> Claimed {
+    /// Claims the document of a row. `is_there`: nobody has locked or changed the row since it was read.
+    pub fn claim(
+        &mut self,
+        queue: &Queue,
+        row: &Row,
+        key: PickKey,
+        is_there: impl Fn() -> bool,
+    ) -> Claimed {
         let Some(table) = self.table else {
             return Claimed::InRow;
         };
@@ -201,9 +207,15 @@ impl<'a> Claims<'a> {
                 expires_at: self.wanted.expires_at,
                 write_at,
             };
-            match changes::claim(name, late) {
-                Claim::Done => return Claimed::Late,
-                Claim::Taken => return Claimed::Taken,
+            let mut claim = changes::claim(name, late, None);
+            if let Claim::Other(gone) = claim
+                && is_there()
+            {
+                claim = changes::claim(name, late, Some(gone));
+            }
+            match claim {
+                Claim::Done | Claim::Replaced => return Claimed::Late,
+                Claim::Taken | Claim::Other(_) => return Claimed::Taken,
                 Claim::InRow => {}
             }
         }

@@ -152,8 +152,9 @@ fn not_late(document: &str) -> String {
     match memory::exists() {
         false => String::new(),
         true => format!(
-            "and fetchq.late_lease({document}.tableoid::pg_catalog.int8, {document}.subject::pg_catalog.text,
-                 {document}.seq, {document}.created_at) is null"
+            "and ({document}.status {{<>}} {{pending}}
+                 or fetchq.late_lease({document}.tableoid::pg_catalog.int8, {document}.subject::pg_catalog.text,
+                     {document}.seq, {document}.created_at) is null)"
         ),
     }
 }
