@@ -546,7 +546,8 @@ async fn a_bulk_action_waits_for_no_lease() {
     let a = lease(&holder).await.expect("a");
     let b = lease(&other).await.expect("b");
     assert_eq!(lease(&other).await.expect("c").0, "c");
-    let kill = "select fetchq.docs_kill('q', '{\"subject\": [\"a\", \"c\"]}')";
+    let kill =
+        "select fetchq.docs_kill('q', '{\"status\": \"active\", \"subject\": [\"a\", \"c\"]}')";
     session.sql(kill).await;
     assert_eq!(session.text(RAW).await, "1,2,-1");
     assert_eq!(other.text(&complete(&b)).await, "1");
