@@ -8,7 +8,9 @@
 //!
 //! 1. Whoever wants to change the row of a document that is not leased in its row *holds* its entry here
 //!    first, or *reserves* it if there is none, or has closed the whole table for new leases and held all
-//!    that there are. So nobody else claims it until that transaction has ended.
+//!    that there are. So nobody else claims it until that transaction has ended. Several transactions can have
+//!    it reserved: the row decides between them. Or it locks the row, and asks for a lease afterwards: who claims
+//!    the document later finds the lock. If both come at the same time, neither gets it, and both look again.
 //! 2. Whoever claims a document looks at the row afterwards. The entry of a document whose row was changed
 //!    is removed when others can see that change. So one that finds no entry finds the change.
 //! 3. A lease is settled only by whoever holds its entry, and only under its number.
