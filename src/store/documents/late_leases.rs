@@ -45,14 +45,6 @@ const FLUSH_TIMEOUT_US: i64 = 1_000_000;
 /// millisecond.
 const FLUSH_POLL_US: u64 = 300;
 
-// The place of a document in the lists, by its `seq`. Nearly always that says which one it is; the lease number is
-// compared, too.
-macro_rules! place {
-    () => {
-        "pg_catalog.array_position($5, d.seq)"
-    };
-}
-
 // The rows of the listed documents. A document is looked up for each entry of the lists, whatever statistics the
 // server has: a LIMIT keeps the planner from beginning with the table.
 // Index: pick, once for each document. $1 to $5 the key, $6 lease number.
@@ -81,22 +73,27 @@ macro_rules! listed {
     };
 }
 
-// $7 when the lease expires, $8 picked_at, $9 worker session. No join: see `listed`.
+// $7 when the lease expires, $8 picked_at, $9 worker session. A Tid Scan, and a join with few rows.
 macro_rules! write {
     ($lock:literal) => {
         concat!(
-            "update only {docs} d set
+            "with found as materialized (",
+            listed!("c.ctid, i.n", $lock),
+            ")
+             update only {docs} d set
                  status = {active},
                  attempts = least(d.attempts, 2147483646) {+} 1,
-                 next_iteration = ($7)[", place!(), "],
+                 next_iteration = ($7)[f.n::pg_catalog.int4],
                  due_at = d.next_iteration,
-                 picked_at = ($8)[", place!(), "],
-                 lease = ($6)[", place!(), "],
-                 worker_session = ($9)[", place!(), "]
-             where d.ctid {=} any (array(", listed!("c.ctid", $lock), "))
+                 picked_at = ($8)[f.n::pg_catalog.int4],
+                 lease = ($6)[f.n::pg_catalog.int4],
+                 worker_session = ($9)[f.n::pg_catalog.int4]
+             from found f
+             where d.ctid {=} any (array(select f.ctid from found f))
+                 and d.ctid {=} f.ctid
                  and fetchq.late_lease(d.tableoid::pg_catalog.int8, d.subject::pg_catalog.text, d.seq, d.created_at)
-                     {=} ($6)[", place!(), "]
-             returning ", place!(), ", d.due_at, d.next_iteration"
+                     {=} ($6)[f.n::pg_catalog.int4]
+             returning f.n, d.due_at, d.next_iteration"
         )
     };
 }
@@ -373,12 +370,27 @@ fn place(rows: &Rows, row: usize) -> Option<usize> {
     usize::try_from(number - 1).ok()
 }
 
+/// Leases that one statement writes.
+const AT_ONCE: usize = 100;
+
 /// Writes leases that this transaction holds. Returns for each whether its document was there.
 fn write(queue: &Queue, statement: &'static Statement, leases: &[Late]) -> Vec<bool> {
-    let mut written = vec![false; leases.len()];
-    if leases.is_empty() {
-        return written;
+    let mut written = Vec::with_capacity(leases.len());
+    let mut waits = Tally::new();
+    for leases in leases.chunks(AT_ONCE) {
+        written.extend(write_some(queue, statement, leases, &mut waits));
     }
+    counter_log::record_late_picks(queue, &waits);
+    written
+}
+
+fn write_some(
+    queue: &Queue,
+    statement: &'static Statement,
+    leases: &[Late],
+    waits: &mut Tally,
+) -> Vec<bool> {
+    let mut written = vec![false; leases.len()];
     let list = |value| list(leases, value);
     let mut args = key_of(leases);
     args.extend([
@@ -386,7 +398,6 @@ fn write(queue: &Queue, statement: &'static Statement, leases: &[Late]) -> Vec<b
         list(|lease| Arg::timestamp(lease.picked_at)),
         list(|lease| Arg::from(lease.worker_session)),
     ]);
-    let mut waits = Tally::new();
     spi::connect(|spi| {
         let rows = queue.run_noting(spi, statement, &args);
         for row in 0..rows.len() {
@@ -403,7 +414,6 @@ fn write(queue: &Queue, statement: &'static Statement, leases: &[Late]) -> Vec<b
             *is_written = true;
         }
     });
-    counter_log::record_late_picks(queue, &waits);
     written
 }
 
