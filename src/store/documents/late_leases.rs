@@ -32,7 +32,6 @@ use crate::store::documents::lease_durability;
 use crate::store::documents::leases::Lease;
 use crate::store::documents::pick_columns::column;
 use crate::store::queues::open_queue::Queue;
-use crate::store::queues::policy::Keep;
 use crate::store::queues::statement::{Scope, Statement};
 
 /// More documents than these are leased at once.
@@ -114,7 +113,6 @@ fn may_be_late(queue: &Queue, limit: i32, duration: i64, delay: i64) -> bool {
         && duration >= 2 * delay
         && !settings::synchronous_leases()
         && !queue.policy.is_limited()
-        && queue.policy.completed != Keep::InHistory
         && !transaction::may_be_prepared()
         && !lease_durability::others_write_at_commit()
         && board().is_some_and(|board| {

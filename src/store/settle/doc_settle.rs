@@ -317,7 +317,34 @@ impl Run<'_> {
             at: 0,
         };
         let order = self.order;
+        self.write_late_leases();
         spi::connect(|spi| self.run_form(spi, Form::History, &decision, order, None));
+    }
+
+    /// Writes late leases without a statement, because the one that settles the documents needs their whole rows.
+    /// That one writes what is left.
+    fn write_late_leases(&self) {
+        if !memory::exists() || !memory::has_leases(self.queue.table.to_u32()) {
+            return;
+        }
+        let Some(mut documents) = self.queue.documents(Access::Update) else {
+            return;
+        };
+        let mut waits = Tally::new();
+        for at in self.order {
+            let doc = &self.docs[*at];
+            let found = late_leases::find(self.queue, &mut documents, &doc.subject, doc.lease);
+            let Found::Late(mut row, lease) = found else {
+                continue;
+            };
+            if holds_lease(&row, doc.lease) && documents.replace(&mut row, true) == Change::Done {
+                waits.add(Some(late_leases::wait(&lease)));
+            } else {
+                late_leases::give_back(self.queue, &doc.subject);
+            }
+        }
+        drop(documents);
+        counter_log::record_late_picks(self.queue, &waits);
     }
 
     fn run_form(

@@ -749,3 +749,45 @@ async fn leases_are_written_when_the_clock_is_set_back() {
     counters_are_exact(&mut session, "q").await;
     cluster.stop("fast");
 }
+
+#[tokio::test]
+async fn the_history_has_what_was_leased_late() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_history", "fetchq.worker = 'w'").await;
+    let mut session = server.connect("postgres").await;
+    session
+        .sql(
+            "select fetchq.queue_configure('q', '{\"history\": {\"completed\": \"1 day\"}}');
+             select fetchq.doc_put('q', s) from unnest('{a,b,c}'::text[]) s",
+        )
+        .await;
+    let a = lease(&session).await.expect("a");
+    let b = lease(&session).await.expect("b");
+    let c = lease(&session).await.expect("c");
+    assert_eq!(session.text(RAW).await, "1,1,1");
+    session.sql("begin").await;
+    assert_eq!(session.text(&complete(&a)).await, "1");
+    session.sql("rollback").await;
+    assert_eq!(session.text(RAW).await, "1,1,1");
+    assert_eq!(session.text(&complete(&a)).await, "1");
+    let both = format!(
+        "select count(*) from fetchq.docs_settle('q', '[{{\"action\": \"complete\", \"subject\": \"b\", \"lease\": {}}}, {{\"action\": \"complete\", \"subject\": \"c\", \"lease\": {}}}]', 'error')",
+        b.1, c.1
+    );
+    session.sql(&both).await;
+    assert_eq!(
+        session
+            .text("select count(*) from fetchq_data.q__docs")
+            .await,
+        "0"
+    );
+    let history = "select subject, attempts, worker, due_at <= picked_at, ran >= '0'::interval from fetchq_data.q__history order by subject";
+    assert_eq!(
+        session.rows(history).await,
+        ["a|1|w|t|t", "b|1|w|t|t", "c|1|w|t|t"]
+    );
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
