@@ -45,7 +45,8 @@ const FLUSH_TIMEOUT_US: i64 = 1_000_000;
 const FLUSH_POLL_US: u64 = 300;
 
 // The rows of the listed documents. A document is looked up for each entry of the lists, whatever statistics the
-// server has: a LIMIT keeps the planner from beginning with the table.
+// server has: OFFSET keeps the planner from beginning with the table. Several documents can have the same key, and
+// leases of the same pick.
 // Index: pick, once for each document. $1 to $5 the key, $6 lease number.
 macro_rules! listed {
     ($columns:literal, $lock:literal) => {
@@ -65,7 +66,7 @@ macro_rules! listed {
                      and c.status {=} {pending}
                      and c.lock_upgrade is null
                      and fetchq.late_lease(c.tableoid::pg_catalog.int8, c.subject::pg_catalog.text, c.seq, c.created_at) {=} i.lease
-                 limit 1 ",
+                 offset 0 ",
             $lock,
             ") c"
         )

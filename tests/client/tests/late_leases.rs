@@ -33,6 +33,9 @@ async fn prepared(cluster: Cluster) -> (Cluster, Server) {
         is_late
     })
     .await;
+    session
+        .sql("update fetchq.jobs set next_iteration = 'infinity'")
+        .await;
     (cluster, server)
 }
 
