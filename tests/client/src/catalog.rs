@@ -148,6 +148,8 @@ impl Function {
                 {"subject": "m2"},
             ])),
             // The form for arguments without a type.
+            ("docs" | "seq", &Type::INT8) => Value::Int(1),
+            ("created_at", &Type::TIMESTAMPTZ) => Value::Time(Utc::now()),
             ("payload", &Type::TEXT) => Value::text("{\"a\": 1}"),
             ("next_iteration", &Type::TEXT) => Value::text("2020-01-01"),
             ("payload" | "details" | "result" | "progress", _) => Value::Json(json!({"a": 1})),
