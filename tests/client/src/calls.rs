@@ -117,7 +117,7 @@ pub(crate) fn contract_value(function: &str, argument: &Argument) -> Option<Valu
     let value = CONTRACT["calls"][function]["arguments"].get(&argument.name)?;
     match kind(value) {
         Some(("interval", seconds)) => Some(Value::Interval(seconds.as_i64()? * 1_000_000)),
-        None if argument.ty == Type::INT8 => value.as_i64().map(Value::Big),
+        None if argument.ty == Type::INT8 && value.is_number() => value.as_i64().map(Value::Big),
         _ => constant(value),
     }
 }

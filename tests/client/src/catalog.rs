@@ -143,14 +143,11 @@ impl Function {
             ("subjects", _) if settles => Value::texts(&["active", "nobody"]),
             ("subjects", _) => Value::texts(&["m1", "m2"]),
             ("payloads" | "results", _) => Value::Jsons(vec![json!({"a": 1}), json!([])]),
-            ("docs", &Type::INT8) => Value::Null,
-            ("docs", _) => Value::Json(json!([
+            ("docs", &Type::JSONB) => Value::Json(json!([
                 {"subject": "m1", "payload": {"a": 1}, "version": 0, "priority": 5, "due_at": "2020-01-01"},
                 {"subject": "m2"},
             ])),
             // The form for arguments without a type.
-            ("seq", &Type::INT8) => Value::Null,
-            ("created_at", &Type::TIMESTAMPTZ) => Value::Time(Utc::now()),
             ("payload", &Type::TEXT) => Value::text("{\"a\": 1}"),
             ("next_iteration", &Type::TEXT) => Value::text("2020-01-01"),
             ("payload" | "details" | "result" | "progress", _) => Value::Json(json!({"a": 1})),
