@@ -146,6 +146,7 @@ clean: ## stop all servers of this checkout, remove their data and everything th
 #=              minutes instead of 28; only systems whose names contain one of these. For release:
 #=              only these of source pgxn deb program npm python rust image; the others in dist/ stay.
 #=              DOCKER names the engine of its images, too
+#= LATE         for bench: how late leases are written, such as 2s
 #= PROCESSES    for bench-peers: worker processes of each client (1)
 #= PORT         for production: the port of the server (5432); only this machine can reach it
 #=              unless BIND=0.0.0.0

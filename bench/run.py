@@ -5,8 +5,9 @@
     run.py --page       write the bars of the newest full run into docs/internals/benchmarks.md
     run.py --check      check that they are there
 
-These environment variables are its settings: QUICK ONLY SYSTEMS ROUNDS LENGTH FILL RESUME KEEP."""
+These environment variables are its settings: QUICK ONLY SYSTEMS ROUNDS LENGTH FILL RESUME KEEP LATE."""
 
+import os
 import re
 import sys
 from fnmatch import fnmatchcase
@@ -18,17 +19,28 @@ from harness import bars, plots, report  # noqa: E402
 from harness.cluster import Cluster  # noqa: E402
 from harness.command import begin, is_set, number, resumed, rounds, run, setting  # noqa: E402
 from harness.errors import Failed  # noqa: E402
-from harness.page import PAGE, Block  # noqa: E402
+from harness.page import PAGE, Block, answer  # noqa: E402
 from harness.progress import Progress  # noqa: E402
 from harness.record import Record  # noqa: E402
-from harness.scenarios import NAMED_ONLY, QUICK, Bench, Scenario, all_scenarios  # noqa: E402
+from harness.scenarios import LATE, NAMED_ONLY, QUICK, Bench, Scenario, all_scenarios  # noqa: E402
 from harness.systems import System  # noqa: E402
 
-BLOCK = Block("bench", "bench/run.py", is_full=lambda meta: meta.get("what") == "full", lines=bars.table)
+BLOCKS = [
+    Block("bench", "bench/run.py", is_full=lambda meta: meta.get("what") == "full", lines=bars.table),
+    Block("bench-late", "bench/run.py", is_full=lambda meta: meta.get("what") == "late", lines=bars.late_table),
+]
+
+# How late a lease is written. The scenarios in which that matters run, with a background worker.
+DELAY = setting("LATE")
+if DELAY:
+    late = f"fetchq.background_worker = on\nfetchq.late_lease_slots = 16384\nfetchq.lease_write_delay = '{DELAY}'\n"
+    os.environ["FETCHQ_PG_CONF"] = late + os.environ.get("FETCHQ_PG_CONF", "")
 
 
 def chosen(only: list[str], quick: bool) -> list[Scenario]:
     every = all_scenarios()
+    if not only and DELAY:
+        return [scenario for scenario in every if scenario.name in LATE]
     if not only:
         return [scenario for scenario in every if scenario.name in QUICK or not quick and scenario.name not in NAMED_ONLY]
     for pattern in only:
@@ -56,7 +68,7 @@ def main() -> None:
     only = setting("ONLY").split()
     scenarios = chosen(only, quick)
     # The reference is not a queue, but some bars need it.
-    names = setting("SYSTEMS").split() or (["bare", "fetchq", "reference"] + ([] if quick else ["pgq"]))
+    names = setting("SYSTEMS").split() or (["bare", "fetchq"] + ([] if DELAY else ["reference"]) + ([] if quick or DELAY else ["pgq"]))
     resumed()  # A wrong name is an error before the work begins.
 
     cluster = Cluster()
@@ -65,7 +77,7 @@ def main() -> None:
     cluster.reset()
     cluster.start()
 
-    what = "quick" if quick and not only else re.sub(r"[^a-z0-9]+", "-", "-".join(only))[:60].strip("-") or "full"
+    what = "quick" if quick and not only else re.sub(r"[^a-z0-9]+", "-", "-".join(only))[:60].strip("-") or ("late" if DELAY else "full")
     folder, meta = begin(what, report.facts(cluster, systems))
     record = Record(folder)
 
@@ -95,14 +107,15 @@ def main() -> None:
     finally:
         path = write()
         progress.say(f"written: {path}")
-        print("\n".join(bars.table(record)))
+        print("\n".join(bars.late_table(record) if DELAY else bars.table(record)))
     if record.failures:
         progress.say(f"{len(record.failures)} measurements failed; see the end of {path}")
-    if BLOCK.is_full(meta):
-        BLOCK.update()
-        progress.say(f"written: {PAGE}")
+    for block in BLOCKS:
+        if block.is_full(meta):
+            block.update()
+            progress.say(f"written: {PAGE}")
 
 
 if __name__ == "__main__":
-    BLOCK.answer(sys.argv[1:])
+    answer(BLOCKS, sys.argv[1:])
     run(main)

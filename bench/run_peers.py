@@ -23,7 +23,7 @@ from harness import report  # noqa: E402
 from harness.cluster import Cluster  # noqa: E402
 from harness.command import begin, is_set, number, resumed, rounds, run, setting  # noqa: E402
 from harness.errors import Failed, last_lines  # noqa: E402
-from harness.page import PAGE  # noqa: E402
+from harness.page import PAGE, answer  # noqa: E402
 from harness.peers.page import BLOCK  # noqa: E402
 from harness.peers.report import PeersReport  # noqa: E402
 from harness.peers.scenario import QUICK, Peers, Plan  # noqa: E402
@@ -99,5 +99,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    BLOCK.answer(sys.argv[1:])
+    answer([BLOCK], sys.argv[1:])
     run(main)

@@ -3,6 +3,7 @@
 #
 #   QUICK=1            two minutes instead of about 75
 #   ONLY="push cycle*" only these scenarios
+#   LATE=2s            with late leases, and the scenarios in which they matter
 #   SYSTEMS="bare …"   only these folders of bench/systems
 #   ROUNDS, LENGTH     another number of rounds, another length of loads (seconds)
 #   FILL=2             fill queues with twice as many documents, for a fast machine

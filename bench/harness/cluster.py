@@ -36,6 +36,11 @@ def settings() -> dict[str, str]:
     }
 
 
+def added() -> list[str]:
+    """Returns the settings that this run has beside them."""
+    return os.environ.get("FETCHQ_PG_CONF", "").strip().splitlines()
+
+
 class Cluster:
     """scripts/cluster.sh with the name `bench`."""
 
@@ -44,8 +49,7 @@ class Cluster:
 
     def __init__(self) -> None:
         lines = [f"{name} = '{value}'" for name, value in settings().items()]
-        more = os.environ.get("FETCHQ_PG_CONF")
-        self.conf = "\n".join(lines + ([more] if more else []))
+        self.conf = "\n".join(lines + added())
         self.env = dict(os.environ)
         self.bindir = Path(os.environ["FETCHQ_PG_BINDIR"])
         self.pkglibdir = Path(subprocess.check_output([self.bindir / "pg_config", "--pkglibdir"], text=True).strip())

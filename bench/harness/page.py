@@ -67,12 +67,14 @@ class Block:
             sys.exit(f"FAILED: {PAGE.relative_to(ROOT)} does not have the numbers of the newest full run of {self.name}: run {self.command} --page")
         print(f"ok: the page has the numbers of the newest full run of {self.name}")
 
-    def answer(self, arguments: list[str]) -> None:
-        """Ends the process when the arguments ask for the page. Without arguments the runner measures."""
-        if not arguments:
-            return
-        known = {"--page": self.update, "--check": self.check}
-        if len(arguments) != 1 or arguments[0] not in known:
-            sys.exit(f"usage: {self.command} [--page | --check]")
-        known[arguments[0]]()
-        sys.exit()
+
+def answer(blocks: list[Block], arguments: list[str]) -> None:
+    """Ends the process when the arguments ask for the page. Without arguments the runner measures."""
+    if not arguments:
+        return
+    known = {"--page": Block.update, "--check": Block.check}
+    if len(arguments) != 1 or arguments[0] not in known:
+        sys.exit(f"usage: {blocks[0].command} [--page | --check]")
+    for block in blocks:
+        known[arguments[0]](block)
+    sys.exit()

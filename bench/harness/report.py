@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from . import bars, machine
-from .cluster import ROOT, Cluster, memory_mb, settings
+from .cluster import ROOT, Cluster, added, memory_mb, settings
 from .record import Record
 from .scenarios import Scenario
 from .scenarios.background import Background
@@ -129,7 +129,7 @@ class Report:
         ]
         if self.meta["what"] == "quick":
             self.lines += ["This is a quick run: loads take 2 s, bulk loads have 200,000 documents, and a snapshot is held for 12 s. Its verdicts are hints.", ""]
-        self.section("Bars", *bars.table(self.record))
+        self.section("Bars", *(bars.late_table if self.meta.get("what") == "late" else bars.table)(self.record))
         self.throughput()
         self.held()
         self.growth()
@@ -142,7 +142,7 @@ class Report:
         self.trouble()
         shown = {k: v for k, v in self.meta.items() if k not in ("what",)}
         self.section("Machine and settings", *[f"- {name}: {value}" for name, value in shown.items()], "",
-                     "Server settings, the same for all: " + ", ".join(f"`{k} = {v}`" for k, v in settings().items()) + ".")
+                     "Server settings, the same for all: " + ", ".join([f"`{k} = {v}`" for k, v in settings().items()] + [f"`{line}`" for line in added()]) + ".")
         path = self.record.folder / "README.md"
         path.write_text("\n".join(self.lines).rstrip() + "\n")
         return path
