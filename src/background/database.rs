@@ -55,7 +55,7 @@ pub fn main(assignment: &Assignment) {
         services.jobs.terminate();
         held.stop_serving();
         match reason {
-            ExitReason::NoExtension => memory::forget_all(),
+            ExitReason::NoExtension => memory::forget_all(session::database()),
             _ => {
                 services.late_leases.flush();
             }

@@ -83,8 +83,11 @@ impl<'a> LateLeases<'a> {
     /// Writes all leases before the process ends. From now on no session leases late, because it finds no
     /// background worker. Returns whether there are some that transactions have which still run.
     pub fn flush(&mut self) -> bool {
+        if !memory::exists() {
+            return false;
+        }
         process::begin_last_work();
-        if !memory::exists() || !memory::has_any_here() {
+        if !memory::has_any_here() {
             return false;
         }
         self.failed.clear();

@@ -8,6 +8,7 @@ use crate::background::lifecycle::{Assignment, is_enabled_for};
 use crate::background::pool::{NEW, Resident, choose_leaving};
 use crate::background::served_database::{Database, make_room};
 use crate::domain::status::Status;
+use crate::late::memory;
 use crate::pg::process;
 use crate::pg::{catalog, session, time, transaction};
 use crate::signals::background_worker::ExitReason;
@@ -167,6 +168,7 @@ impl Launcher<'_> {
             let is_kept = database.running.is_some() || database.exists;
             if !is_kept {
                 board.databases.remove(*oid);
+                memory::forget_all(*oid);
             }
             is_kept
         });

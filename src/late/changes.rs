@@ -2,19 +2,22 @@
 //! subtransaction, changes it again.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use pgrx::pg_sys::Oid;
 
 use crate::late::memory;
 use crate::late::table::{Claim, Hold, Lease, Name, State};
 use crate::pg::lasting::{Lasting, lasting};
+use crate::pg::process;
 use crate::pg::transaction::{self, End};
 use crate::pg::virtual_transaction;
 use crate::ready::floors;
 
 enum Kind {
-    /// The document was leased.
-    Claimed(Lease),
+    /// The document was leased. The entry had the second lease before, of a document that is gone for this
+    /// transaction.
+    Claimed(Lease, Option<Lease>),
     /// The document is held. It had this state before.
     Held(State),
     /// The document is held, and its row is no longer the one that was leased: somebody has changed it who
@@ -72,24 +75,39 @@ pub fn claim(name: Name, lease: Lease, gone: Option<i64>) -> Claim {
     changed(
         name,
         |owner| memory::claim(name, lease, owner, gone),
-        |claim| matches!(claim, Claim::Done | Claim::Replaced).then_some(Kind::Claimed(lease)),
+        |claim| match claim {
+            Claim::Done => Some(Kind::Claimed(lease, None)),
+            Claim::Replaced(gone) => Some(Kind::Claimed(lease, Some(*gone))),
+            _ => None,
+        },
     )
 }
 
 /// Holds a document whose row is to be changed. One that has no lease is reserved, if `reserves`. Waits for
 /// another transaction that has it, so `Hold::Busy` is never returned.
 pub fn hold(name: Name, reserves: bool) -> Hold {
+    let mut looks = 0;
     loop {
         match try_hold(name, reserves) {
+            Hold::Busy(_) if looks < LOOKS => {
+                looks += 1;
+                process::sleep_in_session(LOOK_INTERVAL);
+            }
             Hold::Busy(other) => {
                 virtual_transaction::wait_for(other);
                 // Its entries end a moment after it.
-                pgrx::check_for_interrupts!();
+                process::check_for_interrupts();
             }
             other => return other,
         }
     }
 }
+
+/// How often a document is looked at that another transaction has, before that transaction is waited for: it may
+/// have the document only for a moment, and give it back before it waits itself.
+const LOOKS: u32 = 40;
+
+const LOOK_INTERVAL: Duration = Duration::from_micros(500);
 
 /// As [`hold`], but does not wait: then it returns `Hold::Busy`.
 pub fn try_hold(name: Name, reserves: bool) -> Hold {
@@ -102,6 +120,20 @@ pub fn try_hold(name: Name, reserves: bool) -> Hold {
             _ => None,
         },
     )
+}
+
+/// Reserves a document that is not leased here, and changes nothing else.
+pub fn reserve(name: Name) -> Hold {
+    changed(
+        name,
+        |owner| memory::reserve(name, owner),
+        |hold| matches!(hold, Hold::Reserved).then_some(Kind::Reserved),
+    )
+}
+
+/// Says what [`try_hold`] would find, and changes nothing.
+pub fn look(name: &Name) -> Hold {
+    memory::look(name, owner())
 }
 
 /// Undoes the last change of this transaction, which is that of this document.
@@ -146,7 +178,7 @@ pub fn claimed(table: u32) -> Vec<Name> {
     CHANGES.with(|changes| {
         let list = &changes.borrow().list;
         let is_it = |change: &&Change| {
-            change.name.table == table && matches!(change.kind, Kind::Claimed(_))
+            change.name.table == table && matches!(change.kind, Kind::Claimed(..))
         };
         list.iter()
             .filter(is_it)
@@ -170,9 +202,12 @@ pub fn close(table: u32) {
 fn undo(change: &Change, owner: u64) {
     let name = &change.name;
     match &change.kind {
-        Kind::Claimed(lease) => {
+        Kind::Claimed(lease, replaced) => {
             // It is free before it is noted: a walk that still passes over it is cut short by the note.
-            memory::remove(name, owner);
+            match replaced {
+                Some(replaced) => memory::restore(name, owner, *replaced),
+                None => memory::remove(name, owner),
+            }
             let table = Oid::from(name.table);
             floors::note_pick_entry(table, lease.version, lease.priority, lease.key);
         }
@@ -216,7 +251,7 @@ pub fn transaction_ended(end: End) {
             let owner = OWNER.get();
             for change in changes.list.drain(..) {
                 match change.kind {
-                    Kind::Claimed(_) => memory::keep(&change.name, owner),
+                    Kind::Claimed(..) => memory::keep(&change.name, owner),
                     Kind::Held(_) => memory::remove(&change.name, owner),
                     Kind::Void(_) => {
                         memory::remove(&change.name, owner);

@@ -120,14 +120,14 @@ pub fn has_any() -> bool {
     counts.is_some_and(|counts| counts.leases.iter().any(|count| is_above_0(Some(count))))
 }
 
-/// Forgets the leases of this database, in which fetchq is no longer.
-pub fn forget_all() {
+/// Forgets the leases of a database, in which fetchq is no longer, or that is gone.
+pub fn forget_all(database: u32) {
     if !has_any() {
         return;
     }
     for at in 0..Memory::items() {
         let forgotten = |table| add(count(|counts| &counts.leases, table), -1);
-        Memory::write(at, |part| part.forget(session::database(), forgotten));
+        Memory::write(at, |part| part.forget(database, forgotten));
     }
 }
 
@@ -168,6 +168,21 @@ pub fn claim(name: Name, lease: Lease, owner: Owner, gone: Option<i64>) -> Claim
 /// See [`Part::hold`].
 pub fn hold(name: Name, owner: Owner, reserves: bool) -> Hold {
     Memory::write(part(&name), |part| part.hold(name, owner, reserves))
+}
+
+/// See [`Part::look`].
+pub fn look(name: &Name, owner: Owner) -> Hold {
+    Memory::read(part(name), |part| part.look(name, owner))
+}
+
+/// See [`Part::reserve`].
+pub fn reserve(name: Name, owner: Owner) -> Hold {
+    Memory::write(part(&name), |part| part.reserve(name, owner))
+}
+
+/// See [`Part::restore`].
+pub fn restore(name: &Name, owner: Owner, replaced: Lease) {
+    Memory::write(part(name), |part| part.restore(name, owner, replaced));
 }
 
 /// See [`Part::keep`].

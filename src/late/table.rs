@@ -94,8 +94,8 @@ pub struct Part {
 pub enum Claim {
     /// The document is leased.
     Done,
-    /// The document is leased, in place of one that is gone.
-    Replaced,
+    /// The document is leased, in place of one that is gone, which had this lease.
+    Replaced(Lease),
     /// A document that had its subject has a lease of this number. If this one is there, that one is gone: SQL of
     /// somebody's has removed it.
     Other(i64),
@@ -192,12 +192,36 @@ impl Part {
                 if gone != Some(known.lease.number) {
                     return Claim::Other(known.lease.number);
                 }
+                let gone = known.lease;
                 *known = entry;
-                Claim::Replaced
+                Claim::Replaced(gone)
             }
             State::Held if known.owner == owner => Claim::InRow,
             State::Leased | State::Claimed | State::Held => Claim::Taken,
             State::Reserved => Claim::InRow,
+        }
+    }
+
+    /// Says what [`Part::hold`] would find, and changes nothing. `Missing` also for what is reserved.
+    pub fn look(&self, name: &Name, owner: Owner) -> Hold {
+        let Some(at) = self.position(name) else {
+            return Hold::Missing;
+        };
+        let known = &self.entries[at];
+        match known.state {
+            State::Reserved => Hold::Missing,
+            State::Held if known.owner == owner => Hold::Own,
+            State::Leased => Hold::Lease(known.lease, known.state),
+            State::Claimed if known.owner == owner => Hold::Lease(known.lease, known.state),
+            State::Claimed | State::Held => Hold::Busy(known.owner),
+        }
+    }
+
+    /// Reserves a document. One that is leased stays as it is: the outcome is that of [`Part::look`].
+    pub fn reserve(&mut self, name: Name, owner: Owner) -> Hold {
+        match self.look(&name, owner) {
+            Hold::Missing => self.hold(name, owner, true),
+            other => other,
         }
     }
 
@@ -271,6 +295,16 @@ impl Part {
             self.used &= !(1 << at);
         }
         at.is_some()
+    }
+
+    /// Ends a claim that has replaced a lease: that one is there again.
+    pub fn restore(&mut self, name: &Name, owner: Owner, replaced: Lease) {
+        if let Some(at) = self.position(name) {
+            let known = &mut self.entries[at];
+            if known.state == State::Claimed && known.owner == owner {
+                (known.state, known.owner, known.lease) = (State::Leased, 0, replaced);
+            }
+        }
     }
 
     /// Ends one reservation of a document.
@@ -438,8 +472,29 @@ mod tests {
         let claim = part.claim(doc, numbered(2, 8), OTHER, Some(6));
         assert_eq!(claim, Claim::Other(7));
         let claim = part.claim(doc, numbered(2, 8), OTHER, Some(7));
-        assert_eq!(claim, Claim::Replaced);
+        assert_eq!(claim, Claim::Replaced(numbered(1, 7)));
         assert_eq!(part.used(), 1);
+        part.restore(&doc, OTHER, numbered(1, 7));
+        let held = part.hold(doc, ME, false);
+        assert_eq!(held, Hold::Lease(numbered(1, 7), State::Leased));
+    }
+
+    #[test]
+    fn a_leased_document_is_not_reserved() {
+        let mut part = Part::new();
+        let doc = name(1);
+        part.claim(doc, lease(1), ME, None);
+        assert_eq!(part.reserve(doc, OTHER), Hold::Busy(ME));
+        part.keep(&doc, ME);
+        let found = Hold::Lease(lease(1), State::Leased);
+        assert_eq!(part.reserve(doc, OTHER), found);
+        assert_eq!(part.look(&doc, OTHER), found);
+        part.hold(doc, OTHER, false);
+        assert_eq!(part.reserve(doc, OTHER), Hold::Own);
+        assert_eq!(part.look(&doc, ME), Hold::Busy(OTHER));
+        part.remove(&doc, OTHER);
+        assert_eq!(part.reserve(doc, ME), Hold::Reserved);
+        assert_eq!(part.look(&doc, OTHER), Hold::Missing);
     }
 
     #[test]

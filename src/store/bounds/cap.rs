@@ -62,20 +62,20 @@ static ASSIGN_SLOTS: Statement = Statement::new(
 );
 
 /// Assigns free slots to documents that are about to become active. The first column of
-/// `rows` has their subjects. The caller has locked as many free slots before. It is an
-/// ERROR of the server when fewer slots are free than there are rows.
-pub fn assign_slots(spi: &Spi, queue: &Queue, rows: &Rows) {
-    let subjects = (0..rows.len()).filter_map(|row| rows.get::<String>(row, 1));
+/// the rows `own` has their subjects. The caller has locked as many free slots before. It is an
+/// ERROR of the server when fewer slots are free than there are documents.
+pub fn assign_slots(spi: &Spi, queue: &Queue, rows: &Rows, own: &[usize]) {
+    let subjects = own.iter().filter_map(|row| rows.get::<String>(*row, 1));
     let args = [
         Arg::from(queue.id),
         Arg::from(FIRST_EXTRA_SLOT),
         Arg::from(subjects.collect::<Vec<String>>()),
     ];
     let assigned = queue.run(spi, &ASSIGN_SLOTS, &args).affected();
-    if assigned != rows.affected() {
+    if assigned != own.len() as i32 {
         pgrx::error!(
             "only {assigned} of {} lease slots of queue {} could be assigned",
-            rows.affected(),
+            own.len(),
             queue.name
         );
     }

@@ -53,6 +53,13 @@ pub fn record_one(queue: &Queue, version: i32, event: Event, bucket: Option<i16>
 /// Records an event of one document that ends a late lease, whose pick is counted with it. `wait` and `run`:
 /// the buckets.
 pub fn record_late(queue: &Queue, version: i32, event: Event, wait: i16, run: Option<i16>) {
+    if collects() {
+        // Those of a list are as many rows as their times differ, so each kind of time has its own.
+        let mut waits = Tally::new();
+        waits.add(Some(wait));
+        record_late_picks(queue, &waits);
+        return record_one(queue, version, event, run);
+    }
     let bucket = Some(counter_events::late_bucket(wait, run));
     append(queue, version, 1, event, event.code() + LATE, bucket);
 }
@@ -110,6 +117,15 @@ pub fn together<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
         write_row(queue, version, tally.n_untimed(), code, None);
     }
     Ok(result)
+}
+
+/// Returns whether the events of this subtransaction are collected.
+fn collects() -> bool {
+    COLLECTED.with(|collected| {
+        let collected = &*collected.borrow();
+        let of = collected.as_ref().map(|collected| collected.subtransaction);
+        of == Some(transaction::subtransaction())
+    })
 }
 
 /// Adds an event to those that are collected. Returns false if it has to be written.

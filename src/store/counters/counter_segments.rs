@@ -286,14 +286,16 @@ const PACK: &str = "with
     ),
     timed as (
         select t.queue_id, t.kind, t.bucket::int, pg_catalog.sum(t.n)::bigint as n
-        from events e
-        cross join lateral (values
-            (e.queue_id, 'wait', case when e.event {>} $8 then e.bucket {/} $9
-                when e.event {=} any ($4) then e.bucket end, e.n),
-            (e.queue_id, 'run', case when e.event {>} $8
-                    then case when e.bucket {%} $9 {<>} $10 then e.bucket {%} $9 end
-                when not e.event {=} any ($4) then e.bucket end, e.n)) t (queue_id, kind, bucket, n)
-        where t.bucket is not null
+        from (
+            select e.queue_id, case when e.event {=} any ($4) then 'wait' else 'run' end as kind, e.bucket, e.n
+            from events e where e.bucket is not null and e.event {<=} $8
+            union all
+            select e.queue_id, l.kind, l.bucket, e.n
+            from events e
+            cross join lateral (values
+                ('wait', e.bucket {/} $9),
+                ('run', case when e.bucket {%} $9 {<>} $10 then e.bucket {%} $9 end)) l (kind, bucket)
+            where e.event {>} $8 and l.bucket is not null) t
         group by 1, 2, 3
     ),
     merged as (

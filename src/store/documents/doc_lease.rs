@@ -451,7 +451,7 @@ fn claim_locked(
         number = (lease.number() != read).then(|| lease.number());
     }
     if queue.policy.max_active.is_some() && matches!(pick.mode, PickMode::Lease(_)) {
-        cap::assign_slots(spi, queue, rows);
+        cap::assign_slots(spi, queue, rows, &own);
     }
     let ctids = rows.tids(column::CTID, &own);
     let claimed = match pick.mode {

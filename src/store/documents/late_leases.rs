@@ -8,6 +8,7 @@
 //! Everybody but a pick and a settlement sees leases in the rows alone: a [`Scope`] says what has to be
 //! written before a statement runs.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -210,7 +211,7 @@ impl<'a> Claims<'a> {
                 claim = changes::claim(name, late, Some(gone));
             }
             match claim {
-                Claim::Done | Claim::Replaced => return Claimed::Late,
+                Claim::Done | Claim::Replaced(_) => return Claimed::Late,
                 Claim::Taken | Claim::Other(_) => return Claimed::Taken,
                 Claim::InRow => {}
             }
@@ -232,20 +233,13 @@ impl<'a> Claims<'a> {
 
 /// Reserves a document whose row a pick writes. Returns whether it has no lease here.
 fn reserve(table: u32, name: Name) -> bool {
-    let mut hold = changes::try_hold(name, true);
-    if hold == Hold::Full {
+    let mut found = changes::reserve(name);
+    if found == Hold::Full {
         // Without room for it, nobody leases it as long as the table is closed.
         changes::close(table);
-        hold = changes::try_hold(name, false);
+        found = changes::look(&name);
     }
-    match hold {
-        Hold::Lease(..) => {
-            changes::give_back(&name);
-            false
-        }
-        Hold::Busy(_) => false,
-        Hold::Reserved | Hold::Own | Hold::Missing | Hold::Full => true,
-    }
+    !matches!(found, Hold::Lease(..) | Hold::Busy(_))
 }
 
 /// Reserves the rows of a pick that a statement has locked. Returns those that nobody else has leased.
@@ -416,20 +410,27 @@ fn write_some(
     written
 }
 
-/// Gives back what this transaction holds and has not written, because somebody has locked the row. A document that
-/// is gone has no lease any more.
+/// Gives back what this transaction holds and has not written, because somebody has locked the row.
 fn not_written(queue: &Queue, held: &[(Name, Late)], written: &[bool]) {
+    let left = there(queue, held, written);
+    left.iter().for_each(|(name, _)| changes::give_back(name));
+}
+
+/// Returns what this transaction holds and has not written, because somebody has locked or changed the row. A
+/// document that is gone has no lease any more.
+fn there(queue: &Queue, held: &[(Name, Late)], written: &[bool]) -> Vec<(Name, Late)> {
     let left = held
         .iter()
         .zip(written)
         .filter(|(_, is_written)| !**is_written);
-    let (names, left): (Vec<Name>, Vec<Late>) = left.map(|(held, _)| *held).unzip();
+    let left: Vec<(Name, Late)> = left.map(|(held, _)| *held).collect();
     if left.is_empty() {
-        return;
+        return left;
     }
+    let leases: Vec<Late> = left.iter().map(|(_, lease)| *lease).collect();
     let there: HashSet<usize> = spi::connect(|spi| {
         // A document may have been put after the snapshot of this transaction was taken.
-        let rows = queue.run_latest(spi, &IS_THERE, &key_of(&left));
+        let rows = queue.run_latest(spi, &IS_THERE, &key_of(&leases));
         (0..rows.len())
             .filter_map(|row| place(&rows, row))
             .collect()
@@ -437,12 +438,14 @@ fn not_written(queue: &Queue, held: &[(Name, Late)], written: &[bool]) {
     if !there.is_empty() && session::keeps_snapshot() {
         raise(Err(Error::OlderSnapshot(queue.name.to_string())))
     }
-    for (at, name) in names.iter().enumerate() {
+    let mut kept = Vec::with_capacity(there.len());
+    for (at, (name, lease)) in left.into_iter().enumerate() {
         match there.contains(&at) {
-            true => changes::give_back(name),
-            false => void(queue, name),
+            true => kept.push((name, lease)),
+            false => void(queue, &name),
         }
     }
+    kept
 }
 
 /// The parameters of `listed`.
@@ -506,10 +509,20 @@ pub fn before(queue: &Queue, scope: Scope, args: &[Arg]) {
         Scope::Unlocked => hold_all(queue, false),
         Scope::Table => hold_all(queue, true),
     };
-    let leases: Vec<Late> = held.iter().map(|(_, lease)| *lease).collect();
-    let written = write(queue, &WRITE, &leases);
-    not_written(queue, &held, &written);
+    let mut left = held;
+    for _ in 0..WRITES {
+        if left.is_empty() {
+            return;
+        }
+        let leases: Vec<Late> = left.iter().map(|(_, lease)| *lease).collect();
+        let written = write(queue, &WRITE, &leases);
+        left = there(queue, &left, &written);
+    }
+    left.iter().for_each(|(name, _)| changes::give_back(name));
 }
+
+/// How often leases are written whose rows others have changed meanwhile.
+const WRITES: u32 = 5;
 
 /// Allows no new late leases of a queue, and holds those that there are. With `waits`, waits for those of other
 /// transactions, and holds nothing meanwhile; otherwise passes over them.
@@ -525,7 +538,13 @@ fn hold_all(queue: &Queue, waits: bool) -> Vec<(Name, Late)> {
         for name in names {
             match changes::try_hold(name, false) {
                 Hold::Lease(lease, _) => held.push((name, lease)),
-                Hold::Busy(other) => busy = Some(other),
+                Hold::Busy(other) => {
+                    busy = Some(other);
+                    if waits {
+                        // Others wait for what this transaction has, and it is about to wait for them.
+                        break;
+                    }
+                }
                 _ => {}
             }
         }
@@ -589,26 +608,28 @@ pub fn write_all(name: &QueueName) -> Result<i64> {
     let mut own: HashSet<Name> = changes::claimed(table).into_iter().collect();
     let mut there: HashSet<Name> = memory::names(table).into_iter().collect();
     let mut until = time::clock() + WRITE_TIMEOUT_US;
-    loop {
+    // Without a background worker, this transaction writes them.
+    while is_served() {
         flush(table);
         let left = memory::names(table);
         let Some(name) = left.into_iter().find(|name| !own.contains(name)) else {
             break;
         };
         there.insert(name);
-        match changes::try_hold(name, false) {
+        match changes::look(&name) {
             Hold::Busy(other) => {
                 virtual_transaction::wait_for(other);
                 until = time::clock() + WRITE_TIMEOUT_US;
             }
-            Hold::Lease(..) => changes::give_back(&name),
             // This transaction has changed its row.
             Hold::Own => {
                 own.insert(name);
                 there.remove(&name);
             }
-            _ => {}
+            // The background worker could not write it yet.
+            _ => process::sleep_in_session(Duration::from_micros(FLUSH_POLL_US)),
         }
+        process::check_for_interrupts();
         if time::clock() > until {
             return Err(Error::LeasesNotWritten(queue.name.as_str().to_owned()));
         }
@@ -646,11 +667,29 @@ fn flush_now() {
     else {
         return;
     };
+    let transaction = virtual_transaction::current();
+    if IN_VAIN.get() == transaction {
+        return;
+    }
     let request = worker.request_leases();
     let until = time::clock() + FLUSH_TIMEOUT_US;
-    while !worker.has_written_leases(request) && time::clock() < until {
+    while !worker.has_written_leases(request) {
+        if time::clock() >= until {
+            IN_VAIN.set(transaction);
+            return;
+        }
         process::sleep_in_session(Duration::from_micros(FLUSH_POLL_US));
     }
+}
+
+thread_local! {
+    /// The transaction that has waited for the background worker in vain: it does not wait again.
+    static IN_VAIN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Returns whether a background worker writes the leases of this database.
+fn is_served() -> bool {
+    board().is_some_and(|board| board.background_worker_of(session::database()).is_some())
 }
 
 /// How long after its time a lease is written by a pick, where no background worker does it: microseconds. Another one
@@ -660,8 +699,6 @@ const OVERDUE_US: i64 = 5_000_000;
 /// Writes the leases of a queue that are overdue, where no background worker does.
 pub fn write_unserved(queue: &Queue) {
     let table = queue.table.to_u32();
-    let is_served =
-        || board().is_some_and(|board| board.background_worker_of(session::database()).is_some());
     if !memory::exists() || !memory::has_leases(table) || is_served() {
         return;
     }

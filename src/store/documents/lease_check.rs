@@ -3,6 +3,7 @@
 use crate::domain::lease_number::needs_number;
 use crate::domain::status::Status;
 use crate::error::Error;
+use crate::late::memory;
 use crate::pg::documents::{Column, Row};
 use crate::pg::session;
 use crate::pg::spi::{self, Spi};
@@ -62,7 +63,7 @@ pub(in crate::store) fn lease_error(spi: &Spi, queue: &Queue, doc: LeasedDoc) ->
     let holds = !rows.is_empty() && rows.get(0, 2).unwrap_or(false);
     let found = (!rows.is_empty()).then(|| rows.get(0, 1).and_then(Status::from_code));
     let needs_number = !rows.is_empty() && rows.get(0, 3).unwrap_or(false);
-    if !holds && session::keeps_snapshot() {
+    if !holds && memory::exists() && session::keeps_snapshot() {
         // The lease was written after the snapshot was taken.
         let now = queue.run_latest(spi, &STATUS, &args);
         if !now.is_empty() && now.get(0, 2).unwrap_or(false) {
@@ -167,7 +168,12 @@ pub fn look_at(queue: &Queue, leases: &[NamedLease]) -> Held {
     let subjects: Vec<&str> = leases.iter().map(|lease| &*lease.subject).collect();
     let numbers: Vec<i64> = leases.iter().map(|lease| lease.lease).collect();
     spi::connect(|spi| {
-        let rows = queue.run_latest(spi, &LOOK_AT, &[Arg::from(subjects), Arg::from(numbers)]);
+        let args = [Arg::from(subjects), Arg::from(numbers)];
+        let rows = match memory::exists() {
+            // A late lease may have been written after the snapshot was taken.
+            true => queue.run_latest(spi, &LOOK_AT, &args),
+            false => queue.run(spi, &LOOK_AT, &args),
+        };
         for row in 0..rows.len() {
             let n: i32 = rows.get(row, 1).unwrap_or(0);
             let Some(lease) = leases.get(n as usize - 1) else {

@@ -7,6 +7,7 @@ use crate::domain::names::QueueName;
 use crate::domain::queue_settings::{self, Changes, Check};
 use crate::domain::retention::Rule;
 use crate::error::{self, Error, Result};
+use crate::late::memory;
 use crate::pg::json::Jsonb;
 use crate::pg::spi;
 use crate::pg::time::Interval;
@@ -18,7 +19,7 @@ use crate::store::bounds::keys_setup;
 use crate::store::bounds::rate;
 use crate::store::documents::late_leases;
 use crate::store::queues::policy::{KeyOrder, micros};
-use crate::store::queues::queue::{self, lock_against_drop};
+use crate::store::queues::queue::{self, keep_writers_away, lock_against_drop};
 use crate::store::queues::queue_places;
 use crate::store::queues::queue_tables;
 use crate::store::queues::rights::{self, Right};
@@ -220,7 +221,11 @@ pub fn configure(name: &QueueName, changes: &Changes) -> Result<()> {
 fn apply(name: &QueueName, changes: &Changes) -> Result<()> {
     let id = queue::lock_now(name)?;
     if changes.any(&COUNTED) || changes.any(&["lease_write_delay"]) {
-        // A limit begins with the leases that there are.
+        // A limit begins with the leases that there are. They are held when nobody writes any more: those who did
+        // would wait for them, and keep this transaction from the table.
+        if memory::exists() {
+            keep_writers_away(name)?;
+        }
         late_leases::before_changing(name);
     }
     let dead_letter = changes.dead_letter();

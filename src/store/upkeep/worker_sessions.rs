@@ -102,10 +102,11 @@ pub fn release(queue: &Queue, worker: &str) -> i32 {
 /// Returns how many.
 fn release_leases(queue: &Queue, sessions: &[i64], waits: bool) -> i32 {
     spi::connect(|spi| {
-        let release = || queue.once(spi, RELEASE, &[Arg::from(sessions.to_vec())]);
+        let args = [Arg::from(sessions.to_vec())];
         let rows = match waits {
-            true => release(),
-            false => as_maintenance(release),
+            true => queue.once(spi, RELEASE, &args),
+            // Leases that are bound to a session or a call are never late.
+            false => as_maintenance(|| spi.once(&render(RELEASE, &queue.name), &args)),
         };
         let mut versions: BTreeMap<i32, i32> = BTreeMap::new();
         for row in 0..rows.len() {

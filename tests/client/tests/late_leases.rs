@@ -594,31 +594,37 @@ async fn leases_are_written_when_the_background_worker_leaves() {
     let (cluster, server) = cluster("late_leaves", "").await;
     let mut session = server.connect("postgres").await;
     let other = server.connect("postgres").await;
+    let third = server.connect("postgres").await;
     session
-        .sql("select fetchq.doc_put('q', s) from unnest('{a,b,c}'::text[]) s")
+        .sql("select fetchq.doc_put('q', s) from unnest('{a,b,c,d}'::text[]) s")
         .await;
     let a = lease(&session).await.expect("a");
-    // A transaction that has leased late, and ends when nobody serves the database.
+    // Transactions that have leased late, and end when nobody serves the database.
     other.sql("set fetchq.lease_write_delay = 500; begin").await;
     let b = lease(&other).await.expect("b");
+    third.sql("begin").await;
+    let c = lease(&third).await.expect("c");
     session
         .sql("alter system set fetchq.background_worker = off")
         .await;
     session.sql("select pg_reload_conf()").await;
     wait_until("the lease is in its row", async || {
-        session.text(RAW).await == "2,1,1"
+        session.text(RAW).await == "2,1,1,1"
     })
     .await;
     other.sql("commit").await;
-    assert_eq!(session.text(RAW).await, "2,1,1");
-    // A pick writes it when that is due, and its own one at once.
-    let c = lease(&session).await.expect("c");
+    third.sql("commit").await;
+    assert_eq!(session.text(RAW).await, "2,1,1,1");
+    // A pick writes what is overdue, and its own one at once.
+    let d = lease(&session).await.expect("d");
     wait_until("a pick has written it", async || {
         lease(&session).await;
-        session.text(RAW).await == "2,2,2"
+        session.text(RAW).await == "2,2,1,2"
     })
     .await;
-    for doc in [a, b, c] {
+    assert_eq!(session.text("select fetchq.leases_write('q')").await, "1");
+    assert_eq!(session.text(RAW).await, "2,2,2,2");
+    for doc in [a, b, c, d] {
         assert_eq!(session.text(&complete(&doc)).await, "1");
     }
     counters_are_exact(&mut session, "q").await;
@@ -792,5 +798,151 @@ async fn the_history_has_what_was_leased_late() {
         ["a|1|w|t|t", "b|1|w|t|t", "c|1|w|t|t"]
     );
     counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
+
+#[tokio::test]
+async fn what_is_settled_in_a_list_is_timed() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_timed", "").await;
+    let mut session = server.connect("postgres").await;
+    session
+        .sql(
+            "select fetchq.doc_put('q', s, due_at => now() - interval '1 hour')
+             from unnest('{a,b,c,d,e}'::text[]) s",
+        )
+        .await;
+    let mut docs = Vec::new();
+    while let Some(doc) = lease(&session).await {
+        docs.push(doc);
+    }
+    assert_eq!(session.text(RAW).await, "1,1,1,1,1");
+    let list = docs.iter().skip(1).map(|(subject, lease)| {
+        format!("{{\"subject\": \"{subject}\", \"lease\": {lease}, \"action\": \"drop\"}}")
+    });
+    let list = list.collect::<Vec<_>>().join(",");
+    session
+        .sql(&format!("select fetchq.docs_settle('q', '[{list}]')"))
+        .await;
+    let drop = |(subject, lease): &(String, String)| {
+        format!("select fetchq.doc_drop('q', '{subject}', {lease})")
+    };
+    assert_eq!(session.text(&drop(&docs[0])).await, "1");
+    let times = "select (wait_p50 between interval '59 min' and interval '80 min')::text || (wait_p99 < interval '80 min')::text
+         || (run_p99 < interval '5 min')::text from fetchq.queue_stats('q')";
+    assert_eq!(session.text(times).await, "truetruetrue");
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
+
+#[tokio::test]
+async fn a_lease_that_was_replaced_is_there_again_after_a_rollback() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_replaced", "").await;
+    let session = server.connect("postgres").await;
+    let other = server.connect("postgres").await;
+    session.sql("select fetchq.doc_put('q', 'x')").await;
+    let x = lease(&session).await.expect("x");
+    other.sql("begin").await;
+    other
+        .sql("delete from fetchq_data.q__docs; select fetchq.doc_put('q', 'x')")
+        .await;
+    assert_eq!(lease(&other).await.expect("the new one").0, "x");
+    other.sql("rollback").await;
+    assert_eq!(lease(&other).await, None);
+    assert_eq!(session.text(&complete(&x)).await, "1");
+    cluster.stop("fast");
+}
+
+/// SQL that changes a document, and does not call leases_write before.
+#[tokio::test]
+async fn a_lease_is_written_into_a_row_that_was_changed_meanwhile() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_changed", "").await;
+    let mut session = server.connect("postgres").await;
+    let other = server.connect("postgres").await;
+    session.sql("select fetchq.doc_put('q', 'x')").await;
+    let x = lease(&session).await.expect("x");
+    other.sql("begin").await;
+    other
+        .sql("update fetchq_data.q__docs set payload = '1'")
+        .await;
+    let extend = format!(
+        "select stop from fetchq.doc_extend('q', 'x', '2 hours', {})",
+        x.1
+    );
+    let (stop, ()) = tokio::join!(session.text(&extend), async {
+        wait_until("the other one waits", async || {
+            let waits = "select count(*) from pg_locks where not granted";
+            other.text(waits).await == "1"
+        })
+        .await;
+        other.sql("commit").await;
+    });
+    assert_eq!(stop, "f");
+    assert_eq!(session.text(&complete(&x)).await, "1");
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
+
+/// Sessions that lease and settle, and others that write all leases: nobody waits for somebody who waits.
+#[tokio::test]
+async fn settings_are_changed_and_workers_are_released_beside_settlements() {
+    if !is_preloaded() {
+        return;
+    }
+    let (cluster, server) = cluster("late_settings", "").await;
+    let mut session = server.connect("postgres").await;
+    session
+        .sql("select fetchq.doc_put('q', 's' || n) from generate_series(1, 400) n")
+        .await;
+    let work = |worker: i32| {
+        let server = &server;
+        async move {
+            let session = server.connect("postgres").await;
+            for _ in 0..150 {
+                let lease = format!(
+                    "create temp table l as select subject, lease from fetchq.doc_lease('q', 20, '1 hour', worker => 'w{worker}');
+                     select pg_sleep(0.002)"
+                );
+                session.sql(&lease).await;
+                session
+                    .sql(
+                        "select fetchq.docs_settle('q', coalesce(jsonb_agg(to_jsonb(l) || jsonb_build_object('action', 'reschedule', 'delay', '0 s')
+                             order by random()), '[]')) from l;
+                         drop table l",
+                    )
+                    .await;
+            }
+        }
+    };
+    let settings = async {
+        let session = server.connect("postgres").await;
+        for n in 0..30 {
+            let limit = if n % 2 == 0 { "100000" } else { "null" };
+            session
+                .sql(&format!(
+                    "select fetchq.queue_configure('q', '{{\"max_active\": {limit}, \"lease_write_delay\": \"{} s\"}}')",
+                    20 + n
+                ))
+                .await;
+            session.sql("select fetchq.worker_release('w1')").await;
+            session.sql("select fetchq.leases_write('q')").await;
+        }
+    };
+    tokio::join!(work(1), work(2), work(3), work(4), settings);
+    counters_are_exact(&mut session, "q").await;
+    assert_eq!(
+        session
+            .text("select count(*) from fetchq_data.q__docs")
+            .await,
+        "400"
+    );
     cluster.stop("fast");
 }
