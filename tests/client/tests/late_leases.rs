@@ -891,7 +891,7 @@ async fn a_lease_is_written_into_a_row_that_was_changed_meanwhile() {
     cluster.stop("fast");
 }
 
-/// Sessions that lease and settle, and others that write all leases: nobody waits for somebody who waits.
+/// Sessions that lease and settle, and others that write all leases: none of them deadlock.
 #[tokio::test]
 async fn settings_are_changed_and_workers_are_released_beside_settlements() {
     if !is_preloaded() {
