@@ -220,14 +220,10 @@ impl Documents {
         }
     }
 
-    /// Begins a scan of an index.
-    ///
-    /// As each statement does, it makes the changes of this transaction visible and takes a
-    /// snapshot.
-    unsafe fn begin(&mut self, index: pg_sys::Relation, keys: &mut [pg_sys::ScanKeyData]) {
-        // SAFETY: The scan is begun for this number of keys, and copies them. `drop` pops the
-        // snapshot, ends the scan and frees the slot. After an ERROR the end of the
-        // (sub)transaction does that.
+    /// Makes the changes of this transaction visible and takes a snapshot, as each statement does.
+    unsafe fn prepare(&mut self) {
+        // SAFETY: `drop` pops the snapshot and frees the slot. After an ERROR the end of the (sub)transaction
+        // does that.
         unsafe {
             if !self.has_snapshot {
                 pg_sys::CommandCounterIncrement();
@@ -237,6 +233,31 @@ impl Documents {
             if self.slot.is_null() {
                 self.slot = pg_sys::table_slot_create(self.table, std::ptr::null_mut());
             }
+        }
+    }
+
+    /// The document in the slot.
+    unsafe fn row(&self) -> Row {
+        // SAFETY: The slot is filled, and has all columns of the table afterwards.
+        unsafe {
+            let columns = (*(*self.table).rd_att).natts;
+            pg_sys::slot_getsomeattrs_int(self.slot, columns);
+            let slot = &*self.slot;
+            let columns = columns as usize;
+            Row {
+                values: std::slice::from_raw_parts(slot.tts_values, columns).to_vec(),
+                nulls: std::slice::from_raw_parts(slot.tts_isnull, columns).to_vec(),
+                tid: slot.tts_tid,
+            }
+        }
+    }
+
+    /// Begins a scan of an index.
+    unsafe fn begin(&mut self, index: pg_sys::Relation, keys: &mut [pg_sys::ScanKeyData]) {
+        // SAFETY: The scan is begun for this number of keys, and copies them. `drop` ends it. After an ERROR the
+        // end of the (sub)transaction does that.
+        unsafe {
+            self.prepare();
             let snapshot = pg_sys::GetActiveSnapshot();
             self.scan = begin_scan(self.table, index, snapshot, keys.len());
             pg_sys::index_rescan(
@@ -313,14 +334,7 @@ impl Documents {
             if block >= pg_sys::RelationGetNumberOfBlocksInFork(self.table, main) {
                 return None;
             }
-            if !self.has_snapshot {
-                pg_sys::CommandCounterIncrement();
-                pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-                self.has_snapshot = true;
-            }
-            if self.slot.is_null() {
-                self.slot = pg_sys::table_slot_create(self.table, std::ptr::null_mut());
-            }
+            self.prepare();
             let mut tid = pg_sys::ItemPointerData {
                 ip_blkid: pg_sys::BlockIdData {
                     bi_hi: (block >> 16) as u16,
@@ -333,18 +347,7 @@ impl Documents {
             let (table, slot) = (self.table, self.slot);
             let found =
                 pg_sys::ffi::pg_guard_ffi_boundary(|| fetch(table, &mut tid, snapshot, slot));
-            if !found {
-                return None;
-            }
-            let columns = (*(*self.table).rd_att).natts;
-            pg_sys::slot_getsomeattrs_int(self.slot, columns);
-            let slot = &*self.slot;
-            let columns = columns as usize;
-            Some(Row {
-                values: std::slice::from_raw_parts(slot.tts_values, columns).to_vec(),
-                nulls: std::slice::from_raw_parts(slot.tts_isnull, columns).to_vec(),
-                tid: slot.tts_tid,
-            })
+            found.then(|| self.row())
         }
     }
 
@@ -359,18 +362,7 @@ impl Documents {
                 pg_sys::ScanDirection::ForwardScanDirection,
                 self.slot,
             );
-            if !found {
-                return None;
-            }
-            let columns = (*(*self.table).rd_att).natts;
-            pg_sys::slot_getsomeattrs_int(self.slot, columns);
-            let slot = &*self.slot;
-            let columns = columns as usize;
-            Some(Row {
-                values: std::slice::from_raw_parts(slot.tts_values, columns).to_vec(),
-                nulls: std::slice::from_raw_parts(slot.tts_isnull, columns).to_vec(),
-                tid: slot.tts_tid,
-            })
+            found.then(|| self.row())
         }
     }
 

@@ -3,9 +3,12 @@
 use fetchq_client_tests::{Cluster, Server, Session, counters_are_exact, wait_until, with_worker};
 
 /// A cluster with a background worker and a queue `q`, whose leases are written after a time that no test
-/// reaches unless it sets another one.
-async fn cluster(name: &str, settings: &str) -> (Cluster, Server) {
-    prepared(with_worker(name, &with_late_leases(settings))).await
+/// reaches unless it sets another one. None where the tests run without shared memory.
+async fn cluster(name: &str, settings: &str) -> Option<(Cluster, Server)> {
+    match is_preloaded() {
+        true => Some(prepared(with_worker(name, &with_late_leases(settings))).await),
+        false => None,
+    }
 }
 
 fn with_late_leases(settings: &str) -> String {
@@ -60,10 +63,9 @@ fn complete((subject, lease): &(String, String)) -> String {
 
 #[tokio::test]
 async fn a_short_job_is_written_once_and_everybody_sees_its_lease() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_short", "").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_short", "").await;
+    };
     let mut session = server.connect("postgres").await;
     let other = server.connect("postgres").await;
     session
@@ -102,10 +104,9 @@ async fn a_short_job_is_written_once_and_everybody_sees_its_lease() {
 
 #[tokio::test]
 async fn rollbacks_give_back_what_was_leased_and_keep_what_was_settled() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_rollback", "").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_rollback", "").await;
+    };
     let mut session = server.connect("postgres").await;
     let other = server.connect("postgres").await;
     session
@@ -153,10 +154,9 @@ async fn rollbacks_give_back_what_was_leased_and_keep_what_was_settled() {
 
 #[tokio::test]
 async fn whatever_changes_a_leased_document_sees_its_lease() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_verbs", "").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_verbs", "").await;
+    };
     let mut session = server.connect("postgres").await;
     let other = server.connect("postgres").await;
     for (verb, found) in [
@@ -194,10 +194,9 @@ async fn whatever_changes_a_leased_document_sees_its_lease() {
 
 #[tokio::test]
 async fn leases_are_written_after_the_delay_and_by_a_clean_shutdown() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_tick", "").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_tick", "").await;
+    };
     let mut session = server.connect("postgres").await;
     session
         .sql("select fetchq.doc_put('q', s) from unnest('{a,b}'::text[]) s; set fetchq.lease_write_delay = 200")
@@ -224,10 +223,9 @@ async fn leases_are_written_after_the_delay_and_by_a_clean_shutdown() {
 
 #[tokio::test]
 async fn a_crash_loses_late_leases_and_their_numbers_settle_nothing() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_crash", "synchronous_commit = on").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_crash", "synchronous_commit = on").await;
+    };
     let mut session = server.connect("postgres").await;
     session
         .sql("select fetchq.doc_put('q', s) from unnest('{a,b}'::text[]) s")
@@ -252,10 +250,9 @@ async fn a_crash_loses_late_leases_and_their_numbers_settle_nothing() {
 
 #[tokio::test]
 async fn documents_that_others_have_changed_are_not_settled_by_mistake() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_foreign", "").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_foreign", "").await;
+    };
     let session = server.connect("postgres").await;
     let other = server.connect("postgres").await;
     // Dropped with SQL, and put again under the same subject.
@@ -296,10 +293,9 @@ async fn documents_that_others_have_changed_are_not_settled_by_mistake() {
 
 #[tokio::test]
 async fn leases_are_written_at_once_where_there_is_no_room() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_full", "fetchq.late_lease_slots = 64").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_full", "fetchq.late_lease_slots = 64").await;
+    };
     let mut session = server.connect("postgres").await;
     session
         .sql("select fetchq.doc_append('q', '{}') from generate_series(1, 200)")
@@ -329,10 +325,9 @@ async fn leases_are_written_at_once_where_there_is_no_room() {
 
 #[tokio::test]
 async fn a_subject_that_is_stored_compressed_is_found() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_long", "").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_long", "").await;
+    };
     let mut session = server.connect("postgres").await;
     // Everything else is shorter, so that the subject is what the server compresses.
     session
@@ -356,10 +351,9 @@ async fn a_subject_that_is_stored_compressed_is_found() {
 
 #[tokio::test]
 async fn a_queue_has_a_delay_of_its_own_and_its_leases_are_written_on_request() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_queue", "").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_queue", "").await;
+    };
     let mut session = server.connect("postgres").await;
     let other = server.connect("postgres").await;
     session
@@ -400,10 +394,9 @@ async fn a_queue_has_a_delay_of_its_own_and_its_leases_are_written_on_request() 
 
 #[tokio::test]
 async fn documents_die_side_by_side() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_kill", "deadlock_timeout = 100ms").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_kill", "deadlock_timeout = 100ms").await;
+    };
     let mut session = server.connect("postgres").await;
     let other = server.connect("postgres").await;
     session
@@ -439,10 +432,9 @@ async fn documents_die_side_by_side() {
 /// Whoever changes a row has the document reserved, and waits for nobody else who has.
 #[tokio::test]
 async fn the_rows_decide_between_those_who_change_documents_without_a_lease() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_reserved", "lock_timeout = 5s").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_reserved", "lock_timeout = 5s").await;
+    };
     let mut session = server.connect("postgres").await;
     let other = server.connect("postgres").await;
     let put = "select fetchq.doc_put('q', 'x', mode => 'replace')";
@@ -490,10 +482,9 @@ async fn the_rows_decide_between_those_who_change_documents_without_a_lease() {
 
 #[tokio::test]
 async fn a_snapshot_that_is_older_than_a_lease_does_not_take_it_for_lost() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_snapshot", "").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_snapshot", "").await;
+    };
     let session = server.connect("postgres").await;
     let other = server.connect("postgres").await;
     session.sql("select fetchq.doc_put('q', 'x')").await;
@@ -533,10 +524,9 @@ async fn a_snapshot_that_is_older_than_a_lease_does_not_take_it_for_lost() {
 /// A bulk action passes over a document that a transaction has leased, and holds up nobody meanwhile.
 #[tokio::test]
 async fn a_bulk_action_waits_for_no_lease() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_bulk", "lock_timeout = 5s").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_bulk", "lock_timeout = 5s").await;
+    };
     let mut session = server.connect("postgres").await;
     let [holder, other] = [
         server.connect("postgres").await,
@@ -562,10 +552,9 @@ async fn a_bulk_action_waits_for_no_lease() {
 
 #[tokio::test]
 async fn a_document_that_is_leased_does_not_expire() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_expiry", "").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_expiry", "").await;
+    };
     let mut session = server.connect("postgres").await;
     session
         .sql(
@@ -588,10 +577,9 @@ async fn a_document_that_is_leased_does_not_expire() {
 
 #[tokio::test]
 async fn leases_are_written_when_the_background_worker_leaves() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_leaves", "").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_leaves", "").await;
+    };
     let mut session = server.connect("postgres").await;
     let other = server.connect("postgres").await;
     let third = server.connect("postgres").await;
@@ -634,10 +622,9 @@ async fn leases_are_written_when_the_background_worker_leaves() {
 /// The background worker is in a statement that does not end when the server shuts down.
 #[tokio::test]
 async fn a_shutdown_writes_leases_whatever_the_background_worker_does() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_shutdown", "").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_shutdown", "").await;
+    };
     let mut session = server.connect("postgres").await;
     session
         .sql(
@@ -669,10 +656,9 @@ async fn a_shutdown_writes_leases_whatever_the_background_worker_does() {
 
 #[tokio::test]
 async fn another_owner_of_the_tables_can_pick() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_owner", "").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_owner", "").await;
+    };
     let mut session = server.connect("postgres").await;
     session
         .sql(
@@ -705,10 +691,9 @@ async fn another_owner_of_the_tables_can_pick() {
 
 #[tokio::test]
 async fn a_failover_loses_leases_that_are_not_written_and_nothing_else() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_failover", "").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_failover", "").await;
+    };
     let session = server.connect("postgres").await;
     session
         .sql("select fetchq.doc_put('q', s) from unnest('{a,b}'::text[]) s")
@@ -761,10 +746,9 @@ async fn leases_are_written_when_the_clock_is_set_back() {
 
 #[tokio::test]
 async fn the_history_has_what_was_leased_late() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_history", "fetchq.worker = 'w'").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_history", "fetchq.worker = 'w'").await;
+    };
     let mut session = server.connect("postgres").await;
     session
         .sql(
@@ -803,10 +787,9 @@ async fn the_history_has_what_was_leased_late() {
 
 #[tokio::test]
 async fn what_is_settled_in_a_list_is_timed() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_timed", "").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_timed", "").await;
+    };
     let mut session = server.connect("postgres").await;
     session
         .sql(
@@ -839,10 +822,9 @@ async fn what_is_settled_in_a_list_is_timed() {
 
 #[tokio::test]
 async fn a_lease_that_was_replaced_is_there_again_after_a_rollback() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_replaced", "").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_replaced", "").await;
+    };
     let session = server.connect("postgres").await;
     let other = server.connect("postgres").await;
     session.sql("select fetchq.doc_put('q', 'x')").await;
@@ -861,10 +843,9 @@ async fn a_lease_that_was_replaced_is_there_again_after_a_rollback() {
 /// SQL that changes a document, and does not call leases_write before.
 #[tokio::test]
 async fn a_lease_is_written_into_a_row_that_was_changed_meanwhile() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_changed", "").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_changed", "").await;
+    };
     let mut session = server.connect("postgres").await;
     let other = server.connect("postgres").await;
     session.sql("select fetchq.doc_put('q', 'x')").await;
@@ -894,10 +875,9 @@ async fn a_lease_is_written_into_a_row_that_was_changed_meanwhile() {
 /// Sessions that lease and settle, and others that write all leases: none of them deadlock.
 #[tokio::test]
 async fn settings_are_changed_and_workers_are_released_beside_settlements() {
-    if !is_preloaded() {
+    let Some((cluster, server)) = cluster("late_settings", "").await else {
         return;
-    }
-    let (cluster, server) = cluster("late_settings", "").await;
+    };
     let mut session = server.connect("postgres").await;
     session
         .sql("select fetchq.doc_put('q', 's' || n) from generate_series(1, 400) n")
