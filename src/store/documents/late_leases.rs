@@ -66,7 +66,7 @@ macro_rules! listed {
                      and c.seq {=} i.seq
                      and c.status {=} {pending}
                      and c.lock_upgrade is null
-                     and fetchq.late_lease(c.tableoid::pg_catalog.int8, c.subject::pg_catalog.text, c.seq, c.created_at) {=} i.lease
+                     and {late_lease c} {=} i.lease
                  offset 0 ",
             $lock,
             ") c"
@@ -92,8 +92,7 @@ macro_rules! write {
              from found f
              where d.ctid {=} any (array(select f.ctid from found f))
                  and d.ctid {=} f.ctid
-                 and fetchq.late_lease(d.tableoid::pg_catalog.int8, d.subject::pg_catalog.text, d.seq, d.created_at)
-                     {=} ($6)[f.n::pg_catalog.int4]
+                 and {late_lease d} {=} ($6)[f.n::pg_catalog.int4]
              returning f.n, d.due_at, d.next_iteration"
         )
     };
@@ -257,16 +256,32 @@ pub fn own_rows(queue: &Queue, rows: &Rows) -> Vec<usize> {
     all.filter(is_own).collect()
 }
 
+/// What a row would have in a column that a lease writes.
+pub fn column_of(lease: &Late, column: Column) -> Arg {
+    match column {
+        Column::Status => Arg::from(Status::Active.code()),
+        Column::Attempts => Arg::from(lease.key.attempts.saturating_add(1)),
+        Column::NextIteration => Arg::timestamp(lease.expires_at),
+        Column::DueAt => Arg::timestamp(lease.key.next_iteration),
+        Column::PickedAt => Arg::timestamp(lease.picked_at),
+        Column::WorkerSession => Arg::from(lease.worker_session),
+        _ => Arg::from(lease.number),
+    }
+}
+
 /// Fills in the columns of a document that is leased here, as its row would have them.
-pub fn fill_in(row: &mut Row, lease: &Late) {
-    let attempts = lease.key.attempts.saturating_add(1);
-    row.set(Column::Status, &Arg::from(Status::Active.code()));
-    row.set(Column::Attempts, &Arg::from(attempts));
-    row.set(Column::NextIteration, &Arg::timestamp(lease.expires_at));
-    row.set(Column::DueAt, &Arg::timestamp(lease.key.next_iteration));
-    row.set(Column::PickedAt, &Arg::timestamp(lease.picked_at));
-    row.set(Column::Lease, &Arg::from(lease.number));
-    row.set(Column::WorkerSession, &Arg::from(lease.worker_session));
+fn fill_in(row: &mut Row, lease: &Late) {
+    for column in [
+        Column::Status,
+        Column::Attempts,
+        Column::NextIteration,
+        Column::DueAt,
+        Column::PickedAt,
+        Column::Lease,
+        Column::WorkerSession,
+    ] {
+        row.set(column, &column_of(lease, column));
+    }
 }
 
 /// Returns whether a row is the one that was leased, and has not changed since in what decides that.
@@ -353,7 +368,7 @@ pub fn wait(lease: &Late) -> i16 {
 }
 
 /// A parameter with a value of each lease.
-fn list(leases: &[Late], value: fn(&Late) -> Arg) -> Arg {
+pub fn list(leases: &[Late], value: impl Fn(&Late) -> Arg) -> Arg {
     Arg::array(&leases.iter().map(value).collect::<Vec<Arg>>())
 }
 
@@ -384,7 +399,7 @@ fn write_some(
     waits: &mut Tally,
 ) -> Vec<bool> {
     let mut written = vec![false; leases.len()];
-    let list = |value| list(leases, value);
+    let list = |value: fn(&Late) -> Arg| list(leases, value);
     let mut args = key_of(leases);
     args.extend([
         list(|lease| Arg::timestamp(lease.expires_at)),
@@ -450,7 +465,7 @@ fn there(queue: &Queue, held: &[(Name, Late)], written: &[bool]) -> Vec<(Name, L
 
 /// The parameters of `listed`.
 fn key_of(leases: &[Late]) -> Vec<Arg> {
-    let list = |value| list(leases, value);
+    let list = |value: fn(&Late) -> Arg| list(leases, value);
     vec![
         list(|lease| Arg::from(lease.version)),
         list(|lease| Arg::from(lease.priority)),

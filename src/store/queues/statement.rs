@@ -146,15 +146,22 @@ impl Statement {
 const IS_LEASED: &str = "d.status {+} 0 {=} {active}
          and (d.lease {=} $2 or $2 is null and not {needs_number})";
 
+/// The number of the lease of a document that its row does not have.
+fn late_lease(document: &str) -> String {
+    format!(
+        "fetchq.late_lease({document}.tableoid::pg_catalog.int8, {document}.subject::pg_catalog.text,
+             {document}.seq, {document}.created_at)"
+    )
+}
+
 /// A document has no lease that its row does not have yet. A statement that locks rows in order to change them
 /// also asks after that: nobody leases a document late whose row is locked.
 fn not_late(document: &str) -> String {
     match memory::exists() {
         false => String::new(),
         true => format!(
-            "and ({document}.status {{<>}} {{pending}}
-                 or fetchq.late_lease({document}.tableoid::pg_catalog.int8, {document}.subject::pg_catalog.text,
-                     {document}.seq, {document}.created_at) is null)"
+            "and ({document}.status {{<>}} {{pending}} or {} is null)",
+            late_lease(document)
         ),
     }
 }
@@ -193,6 +200,8 @@ const MOVED_EXPIRY: &str =
 pub(in crate::store) fn render_shared(sql: &str) -> String {
     let mut text = sql
         .replace("{is_leased}", IS_LEASED)
+        .replace("{late_lease c}", &late_lease("c"))
+        .replace("{late_lease d}", &late_lease("d"))
         .replace("{not_late c}", &not_late("c"))
         .replace("{not_late d}", &not_late("d"))
         .replace("{needs_number}", NEEDS_NUMBER)
@@ -222,7 +231,8 @@ pub(in crate::store) fn render_shared(sql: &str) -> String {
 /// `{docs}`, `{logs}`, `{metrics}` and `{history}` are the tables of the queue, `{q}` is its
 /// name within an identifier, `{planned}`, `{pending}`, `{active}`, `{completed}` and
 /// `{killed}` are the codes of the statuses, `{subject_max}` is the length of a subject in
-/// characters, `{is_leased}`, `{not_late c}`, `{not_late d}` and `{needs_number}` are the predicates of these names, `{settled_by}` and
+/// characters, `{is_leased}`, `{not_late c}`, `{not_late d}` and `{needs_number}` are the predicates of these names,
+/// `{late_lease c}` and `{late_lease d}` the lease number that a row does not have, `{settled_by}` and
 /// `{leased_by}` say what the last worker did with the document and who it was, `{own_error}` is the error that a document
 /// keeps when it gets another payload, and `{next_iterations}` are the iterations of the document and
 /// one more. `{kept}` are the columns of the documents that the history has, and `{kept_as_it_is}`

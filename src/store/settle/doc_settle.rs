@@ -11,6 +11,7 @@ use crate::domain::status::Status;
 use crate::domain::timing::Tally;
 use crate::error::{Error, Result};
 use crate::late::memory;
+use crate::late::table::Lease as Late;
 use crate::pg::documents::{Change, Column, Row};
 use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
@@ -38,7 +39,7 @@ use crate::store::queues::open_queue::Queue;
 use crate::store::queues::policy::Keep;
 use crate::store::queues::statement::Statement;
 use crate::store::settle::dead_letters::{self, Settler};
-use crate::store::settle::effect::{Argument, Becomes, DROP, Effect, Form, REJECT_LAST};
+use crate::store::settle::effect::{Argument, Becomes, DROP, Effect, Form, OF_LEASE, REJECT_LAST};
 use crate::store::settle::repeated::unsettled_error;
 use crate::store::settle::settlement::Settlement;
 
@@ -306,7 +307,7 @@ impl Run<'_> {
             _ => Form::Many,
         };
         let decision = Decision::new(self.queue, &self.docs[*first], effect, seen);
-        self.run_form(spi, form, &decision, order, seen);
+        self.run_form(spi, form, &decision, order, seen, &[]);
     }
 
     /// Moves the documents to the history.
@@ -316,37 +317,45 @@ impl Run<'_> {
             to: None,
             at: 0,
         };
-        let order = self.order;
-        self.write_late_leases();
-        spi::connect(|spi| self.run_form(spi, Form::History, &decision, order, None));
+        let (order, late) = self.hold_late();
+        spi::connect(|spi| {
+            self.run_form(spi, Form::LateHistory, &decision, &order, None, &late);
+            for at in order {
+                if self.settled[at].is_none() {
+                    late_leases::give_back(self.queue, &self.docs[at].subject);
+                }
+            }
+            let is_left = |at: &&usize| self.settled[**at].is_none();
+            let left: Vec<usize> = self.order.iter().filter(is_left).copied().collect();
+            self.run_form(spi, Form::History, &decision, &left, None, &[]);
+        });
     }
 
-    /// Writes late leases without a statement, because the one that settles the documents needs their whole rows.
-    /// That one writes what is left.
-    fn write_late_leases(&self) {
+    /// Holds the documents whose leases are late. Returns them, and their leases.
+    fn hold_late(&self) -> (Vec<usize>, Vec<Late>) {
+        let mut held = (Vec::new(), Vec::new());
         if !memory::exists() || !memory::has_leases(self.queue.table.to_u32()) {
-            return;
+            return held;
         }
-        let Some(mut documents) = self.queue.documents(Access::Update) else {
-            return;
+        let Some(mut documents) = self.queue.documents(Access::Delete) else {
+            return held;
         };
-        let mut waits = Tally::new();
         for at in self.order {
             let doc = &self.docs[*at];
             let found = late_leases::find(self.queue, &mut documents, &doc.subject, doc.lease);
-            let Found::Late(mut row, lease) = found else {
-                continue;
-            };
-            if holds_lease(&row, doc.lease) && documents.replace(&mut row, true) == Change::Done {
-                waits.add(Some(late_leases::wait(&lease)));
-            } else {
-                late_leases::give_back(self.queue, &doc.subject);
+            match found {
+                Found::Late(row, lease) if holds_lease(&row, doc.lease) => {
+                    held.0.push(*at);
+                    held.1.push(lease);
+                }
+                Found::Late(..) => late_leases::give_back(self.queue, &doc.subject),
+                Found::Row => {}
             }
         }
-        drop(documents);
-        counter_log::record_late_picks(self.queue, &waits);
+        held
     }
 
+    /// `seen`: the only document, which is locked. `late`: the leases that the rows do not have.
     fn run_form(
         &mut self,
         spi: &Spi,
@@ -354,6 +363,7 @@ impl Run<'_> {
         decision: &Decision,
         order: &[usize],
         seen: Option<&Seen>,
+        late: &[Late],
     ) {
         let docs: Vec<&Settlement> = order.iter().map(|at| &self.docs[*at]).collect();
         let Some(first) = docs.first() else {
@@ -366,10 +376,15 @@ impl Run<'_> {
             },
             Arg::from(first.lease),
         ];
-        if form == Form::History {
+        if matches!(form, Form::History | Form::LateHistory) {
             let worker = session_name();
             let own = leases::own_sessions(self.queue.id, &worker);
             args.extend([Arg::from(worker.as_str()), Arg::from(own)]);
+        }
+        if form == Form::LateHistory {
+            args.extend(OF_LEASE.map(|column| {
+                late_leases::list(late, |lease| late_leases::column_of(lease, column))
+            }));
         }
         args.extend(decision.effect.arguments(form).map(|argument| {
             if form == Form::One || argument.in_list().is_none() {
@@ -404,7 +419,7 @@ impl Run<'_> {
                     // The row has lost its attempts.
                     (None, Some(_)) => true,
                 },
-                late_wait: None,
+                late_wait: late.get(at).map(late_leases::wait),
                 stays: decision.stays(priority.unwrap_or(0), attempts, seq),
                 queued: queued_of(&rows, row, 7),
             });

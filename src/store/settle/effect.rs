@@ -16,7 +16,7 @@ use crate::pg::documents::{Column, Row};
 use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::store::documents::history::{self, Outcome};
-use crate::store::queues::statement::Statement;
+use crate::store::queues::statement::{Scope, Statement};
 
 /// What a column becomes. A column that is not listed stays as it is.
 #[derive(Clone, Copy)]
@@ -81,6 +81,27 @@ pub enum Form {
     Many,
     /// Many documents, which move to the history.
     History,
+    /// The same for documents whose leases are not in their rows: a list says what the rows would have.
+    LateHistory,
+}
+
+/// What a lease writes into a row and the history keeps.
+pub const OF_LEASE: [Column; 5] = [
+    Column::Attempts,
+    Column::Lease,
+    Column::WorkerSession,
+    Column::DueAt,
+    Column::PickedAt,
+];
+
+impl Form {
+    /// Which columns are those of the list, and not of the row.
+    fn of_list(self) -> &'static [Column] {
+        match self {
+            Self::LateHistory => &OF_LEASE,
+            _ => &[],
+        }
+    }
 }
 
 /// What an action does to a document.
@@ -96,6 +117,7 @@ pub struct Effect {
     one: Statement,
     many: Statement,
     history: Statement,
+    late_history: Statement,
 }
 
 macro_rules! effects {
@@ -110,7 +132,9 @@ macro_rules! effects {
             leaves: $leaves,
             one: Statement::made(|| $name.sql(Form::One)),
             many: Statement::made(|| $name.sql(Form::Many)),
-            history: Statement::made(|| $name.history_sql()),
+            history: Statement::made(|| $name.history_sql(Form::History)),
+            // Its documents are held.
+            late_history: Statement::made(|| $name.history_sql(Form::LateHistory)).in_scope(Scope::Nothing),
         };
     )*};
 }
@@ -209,12 +233,14 @@ impl Effect {
     }
 
     /// The statement that does this. Its parameters are the subject or a list of subjects, the lease
-    /// number or NULL, for the history two more (see `history::SETTLE`), and the [`Self::arguments`].
+    /// number or NULL, for the history two more (see `history::SETTLE`), the lists [`OF_LEASE`] where the rows do
+    /// not have the leases, and the [`Self::arguments`].
     pub fn statement(&'static self, form: Form) -> &'static Statement {
         match form {
             Form::One => &self.one,
             Form::Many => &self.many,
             Form::History => &self.history,
+            Form::LateHistory => &self.late_history,
         }
     }
 
@@ -227,8 +253,8 @@ impl Effect {
             _ => None,
         });
         let is_taken = move |argument: &Argument| match form {
-            Form::History => argument.in_list().is_some(),
-            _ => true,
+            Form::History | Form::LateHistory => argument.in_list().is_some(),
+            Form::One | Form::Many => true,
         };
         status.into_iter().chain(columns).filter(is_taken)
     }
@@ -236,8 +262,10 @@ impl Effect {
     /// The arguments with the numbers of their parameters.
     fn parameters(&self, form: Form) -> impl Iterator<Item = (usize, Argument)> + '_ {
         let first = match form {
-            Form::History => history::SETTLE_PARAMETERS + 1,
-            _ => 3,
+            Form::History | Form::LateHistory => {
+                history::SETTLE_PARAMETERS + form.of_list().len() + 1
+            }
+            Form::One | Form::Many => 3,
         };
         (first..).zip(self.arguments(form))
     }
@@ -257,15 +285,19 @@ impl Effect {
     /// What a column becomes, as an expression.
     fn expression(&self, form: Form, column: Column) -> String {
         let name = column.name();
+        let row = match form.of_list().contains(&column) {
+            true => "i",
+            false => "d",
+        };
         let value = self.columns.iter().find(|(changed, _)| *changed == column);
         match value.map(|(_, value)| value) {
-            None => format!("d.{name}"),
+            None => format!("{row}.{name}"),
             Some(Null) => "null".to_owned(),
             Some(Zero) => "0".to_owned(),
             Some(Now) => "pg_catalog.now()".to_owned(),
             Some(NextIterations) => "{next_iterations}".to_owned(),
             Some(AttemptBack) => format!("greatest(d.{name} {{-}} 1, 0)"),
-            Some(SettledBy(action)) => format!("d.{name} {{|}} {}", action.code()),
+            Some(SettledBy(action)) => format!("{row}.{name} {{|}} {}", action.code()),
             Some(Is(argument)) => self.says(form, *argument),
             Some(IfGiven(argument)) => {
                 format!("coalesce({}, d.{name})", self.says(form, *argument))
@@ -277,6 +309,10 @@ impl Effect {
     fn list(&self, form: Form) -> String {
         let mut unnested = "pg_catalog.unnest($1)".to_owned();
         let mut names = "subject".to_owned();
+        for (number, column) in (history::SETTLE_PARAMETERS + 1..).zip(form.of_list()) {
+            unnested += &format!(", pg_catalog.unnest(${number})");
+            names += &format!(", {}", column.name());
+        }
         for (number, argument) in self.parameters(form) {
             if let Some(name) = argument.in_list() {
                 unnested += &format!(", pg_catalog.unnest(${number})");
@@ -318,26 +354,44 @@ impl Effect {
         update
     }
 
-    fn history_sql(&self) -> String {
-        let form = Form::History;
+    fn history_sql(&self, form: Form) -> String {
         let outcome = self.outcome.map_or("", Outcome::word);
         let sql = history::SETTLE
             .replace("{list}", &self.list(form))
-            .replace("{outcome}", &format!("'{outcome}'"));
-        let settled = Column::ALL
-            .into_iter()
-            .filter(|column| column.def().in_history == InHistory::AsSettled)
-            .map(|column| {
-                let (value, def) = (self.expression(form, column), column.def());
-                // A NULL has no type of its own.
-                let value = match value.as_str() {
-                    "null" => format!("null::{}", def.type_.sql()),
-                    _ => value,
-                };
-                format!("{value} as {}", def.name)
-            });
-        let settled: Vec<String> = settled.collect();
-        sql.replace("{settled}", &settled.join(", "))
+            .replace("{outcome}", &format!("'{outcome}'"))
+            .replace("{settled}", &self.columns_as(form, InHistory::AsSettled));
+        if form == Form::History {
+            return sql;
+        }
+        // No index can serve the status.
+        let is_leased = "d.status {+} 0 {=} {pending} and {late_lease d} {=} i.lease";
+        sql.replace("{is_leased}", is_leased)
+            .replace("{kept_as_it_is}", &self.columns_as(form, InHistory::AsItIs))
+            .replace(
+                "d.worker_session as leased_by",
+                "i.worker_session as leased_by",
+            )
+    }
+
+    /// What the history gets of the columns of this kind.
+    fn columns_as(&self, form: Form, kind: InHistory) -> String {
+        let columns = Column::ALL.into_iter();
+        let columns = columns.filter(|column| column.def().in_history == kind);
+        let columns = columns.map(|column| {
+            let def = column.def();
+            let value = match kind {
+                InHistory::AsItIs if form.of_list().contains(&column) => format!("i.{}", def.name),
+                InHistory::AsItIs => format!("d.{}", def.name),
+                _ => self.expression(form, column),
+            };
+            // A NULL has no type of its own.
+            let value = match value.as_str() {
+                "null" => format!("null::{}", def.type_.sql()),
+                _ => value,
+            };
+            format!("{value} as {}", def.name)
+        });
+        columns.collect::<Vec<String>>().join(", ")
     }
 }
 
@@ -360,7 +414,8 @@ mod tests {
         for effect in all {
             let mut statements = vec![effect.sql(Form::One), effect.sql(Form::Many)];
             if effect.outcome.is_some() {
-                statements.push(effect.history_sql());
+                statements.push(effect.history_sql(Form::History));
+                statements.push(effect.history_sql(Form::LateHistory));
             }
             for sql in statements {
                 assert!(!sql.contains("$0"), "{sql}");

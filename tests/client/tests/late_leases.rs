@@ -762,9 +762,19 @@ async fn the_history_has_what_was_leased_late() {
     assert_eq!(session.text(RAW).await, "1,1,1");
     session.sql("begin").await;
     assert_eq!(session.text(&complete(&a)).await, "1");
+    let updated = "select pg_stat_get_xact_tuples_updated('fetchq_data.q__docs'::regclass)";
+    assert_eq!(session.text(updated).await, "0");
     session.sql("rollback").await;
     assert_eq!(session.text(RAW).await, "1,1,1");
     assert_eq!(session.text(&complete(&a)).await, "1");
+    // One of a list has its lease in its row.
+    session
+        .sql(&format!(
+            "select fetchq.doc_extend('q', 'b', '1 hour', {}, progress => '1')",
+            b.1
+        ))
+        .await;
+    assert_eq!(session.text(RAW).await, "2,1");
     let both = format!(
         "select count(*) from fetchq.docs_settle('q', '[{{\"action\": \"complete\", \"subject\": \"b\", \"lease\": {}}}, {{\"action\": \"complete\", \"subject\": \"c\", \"lease\": {}}}]', 'error')",
         b.1, c.1
@@ -776,11 +786,10 @@ async fn the_history_has_what_was_leased_late() {
             .await,
         "0"
     );
-    let history = "select subject, attempts, worker, due_at <= picked_at, ran >= '0'::interval from fetchq_data.q__history order by subject";
-    assert_eq!(
-        session.rows(history).await,
-        ["a|1|w|t|t", "b|1|w|t|t", "c|1|w|t|t"]
-    );
+    let history = "select subject, attempts, iterations, worker, due_at <= picked_at, ran >= '0'::interval, lease
+         from fetchq_data.q__history order by subject";
+    let expected = [a, b, c].map(|(subject, lease)| format!("{subject}|1|1|w|t|t|{lease}"));
+    assert_eq!(session.rows(history).await, expected);
     counters_are_exact(&mut session, "q").await;
     cluster.stop("fast");
 }
