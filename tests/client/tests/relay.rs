@@ -572,7 +572,11 @@ async fn a_locked_queue_and_a_prepared_schema_stop_nobody_else() {
         other.column(&pop("mails")).await == ["mails-1"]
     })
     .await;
-    assert_eq!(session.text(WAITING).await, "1");
+    // It is carried before the source knows.
+    wait_until("the other queue is done", async || {
+        session.text(WAITING).await == "1"
+    })
+    .await;
     lock.sql("rollback").await;
     wait_until("the lock is gone", async || {
         session.text(WAITING).await == "0"
