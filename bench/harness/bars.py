@@ -101,9 +101,6 @@ LATE_BARS = [
     Bar("throughput at the end of a held snapshot ÷ clean", ("held", "", MINE, "held_to_clean"), None, 0.9),
     Bar("growth of tables and indexes for each job under a held snapshot ÷ hand-written", *against("growth", metric="bytes_per_job"), 1.0,
         at_most=True),
-    Bar("cycle over 10,000 queues ÷ 1 queue", *within("queues", "10,000", "1"), 0.85),
-    Bar("cycle, metrics read 10/s ÷ not read, 16 clients", *within("metrics", "read 10/s", "not read"), 0.95),
-    Bar("the same, queue_stats()", *within("metrics", "statistics 10/s", "not read"), 0.95),
     Bar("WAL bytes for each job (push, pick, drop)", ("wal", "", MINE, "bytes_per_job"), None, 760, at_most=True, digits=0),
 ]
 

@@ -69,9 +69,6 @@ NAMED_ONLY = ("heldlong", "deepest_planned")
 QUICK = ("push", "cycle4", "batch100", "bulk1000", "poll1", "held")
 
 # These show what late leases change, and what they must not.
-LATE = (
-    "push", "cycle4", "cycle32", "synced8", "next4", "syncednext4", "calendar4", "batch10", "batch100", "complete", "metrics", "wal", "held",
-    "growth", "queues",
-)
+LATE = ("push", "cycle4", "cycle32", "synced8", "next4", "syncednext4", "calendar4", "batch10", "batch100", "complete", "wal", "held", "growth")
 
 __all__ = ["LATE", "NAMED_ONLY", "QUICK", "Bench", "Scenario", "all_scenarios"]
