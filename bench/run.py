@@ -33,7 +33,10 @@ BLOCKS = [
 # How late a lease is written. The scenarios in which that matters run, with a background worker.
 DELAY = setting("LATE")
 if DELAY:
-    late = f"fetchq.background_worker = on\nfetchq.late_lease_slots = 16384\nfetchq.lease_write_delay = '{DELAY}'\n"
+    # Where transactions can be prepared, no lease is late.
+    late = (
+        f"fetchq.background_worker = on\nmax_prepared_transactions = 0\nfetchq.late_lease_slots = 16384\nfetchq.lease_write_delay = '{DELAY}'\n"
+    )
     os.environ["FETCHQ_PG_CONF"] = late + os.environ.get("FETCHQ_PG_CONF", "")
 
 
