@@ -175,25 +175,24 @@ fn pick_level(
     let floor = level.floor.pick();
     let mut claimed = claim_rows(queue, Some((level.id, floor)), pick, limit, waits);
     if claimed.n < limit && !claimed.is_all {
-        spi::connect(|spi| {
-            let args = [
+        let args = |pick: &Pick, limit: i32| {
+            vec![
                 Arg::from(pick.version),
                 pick.duration.arg(),
-                Arg::from(i64::from(limit - claimed.n)),
+                Arg::from(i64::from(limit)),
                 Arg::from(level.id),
                 Arg::timestamp(floor.next_iteration),
                 Arg::from(floor.attempts),
                 Arg::from(floor.seq),
                 Arg::timestamp(pick.now),
                 Arg::from(pick.mode.lease_number()),
-            ];
-            let rows = queue.run(spi, &LOCK_LEVEL, &args);
-            let own = claim_locked(spi, queue, &rows, pick, waits);
-            if let Some(last) = own.last() {
-                claimed.n += own.len() as i32;
-                claimed.last = Some(index_key(&rows, *last));
-            }
-        });
+            ]
+        };
+        let keys = lock_and_claim(queue, &LOCK_LEVEL, args, limit - claimed.n, pick, waits);
+        claimed.n += keys.len() as i32;
+        if let Some((_, last)) = keys.last() {
+            claimed.last = Some(*last);
+        }
     }
     if pick.is_over {
         return claimed.n;
@@ -375,10 +374,8 @@ fn pick_without_floors(queue: &Queue, pick: &mut Pick) -> i32 {
     let mut waits = Tally::new();
     let mut claimed = claim_rows(queue, None, pick, limit, &mut waits);
     if claimed.n < limit && !claimed.is_all {
-        spi::connect(|spi| {
-            let (_, own) = lock_and_claim(spi, queue, pick, limit - claimed.n, &mut waits);
-            claimed.n += own.len() as i32;
-        });
+        let keys = lock_all_levels(queue, pick, limit - claimed.n, &mut waits);
+        claimed.n += keys.len() as i32;
     }
     record_picks(queue, pick.mode, pick.version, &waits);
     claimed.n
@@ -389,39 +386,68 @@ fn pick_without_floors(queue: &Queue, pick: &mut Pick) -> i32 {
 fn full_scan(queue: &Queue, floors: &QueueFloors, pick: &mut Pick) -> i32 {
     let mut picked = 0;
     floors.full_scan(pick.version, queue.name.as_str(), || {
-        spi::connect(|spi| {
-            let mut waits = Tally::new();
-            let (rows, own) = lock_and_claim(spi, queue, pick, pick.limit, &mut waits);
-            record_picks(queue, pick.mode, pick.version, &waits);
-            picked = own.len() as i32;
-            let priority = |row| rows.get(row, column::PRIORITY).unwrap_or(0);
-            own.into_iter()
-                .map(|row| (priority(row), index_key(&rows, row)))
-                .collect()
-        })
+        let mut waits = Tally::new();
+        let limit = pick.limit;
+        let keys = lock_all_levels(queue, pick, limit, &mut waits);
+        record_picks(queue, pick.mode, pick.version, &waits);
+        picked = keys.len() as i32;
+        keys
     });
     picked
 }
 
-/// Locks up to `limit` ready documents of all priorities, and claims them as `claim_locked` does.
-/// Returns the rows, and how many were claimed.
-fn lock_and_claim<'s>(
-    spi: &'s Spi,
+/// As `lock_and_claim`, with documents of all priorities.
+fn lock_all_levels(
     queue: &Queue,
     pick: &mut Pick,
     limit: i32,
     waits: &mut Tally,
-) -> (Rows<'s>, Vec<usize>) {
-    let args = [
-        Arg::from(pick.version),
-        pick.duration.arg(),
-        Arg::from(i64::from(limit)),
-        Arg::timestamp(pick.now),
-        Arg::from(pick.mode.lease_number()),
-    ];
-    let rows = queue.run(spi, &LOCK_ALL_LEVELS, &args);
-    let own = claim_locked(spi, queue, &rows, pick, waits);
-    (rows, own)
+) -> Vec<(i32, PickKey)> {
+    let args = |pick: &Pick, limit: i32| {
+        vec![
+            Arg::from(pick.version),
+            pick.duration.arg(),
+            Arg::from(i64::from(limit)),
+            Arg::timestamp(pick.now),
+            Arg::from(pick.mode.lease_number()),
+        ]
+    };
+    lock_and_claim(queue, &LOCK_ALL_LEVELS, args, limit, pick, waits)
+}
+
+/// How often documents are looked for where others have leased some of those that were found.
+const LOOKS: u32 = 20;
+
+/// Locks up to `limit` ready documents, and claims them as `claim_locked` does. Returns the priorities and keys of
+/// those that were claimed.
+///
+/// Looks again if others have leased some of them late just before they were locked. They find the rows locked, and
+/// pass over them, too.
+fn lock_and_claim(
+    queue: &Queue,
+    statement: &'static Statement,
+    args: impl Fn(&Pick, i32) -> Vec<Arg>,
+    limit: i32,
+    pick: &mut Pick,
+    waits: &mut Tally,
+) -> Vec<(i32, PickKey)> {
+    let mut keys = Vec::new();
+    spi::connect(|spi| {
+        for _ in 0..LOOKS {
+            let left = limit - keys.len() as i32;
+            let rows = queue.run(spi, statement, &args(pick, left));
+            let own = claim_locked(spi, queue, &rows, pick, waits);
+            let all = own.len() == rows.len();
+            keys.extend(own.into_iter().map(|row| {
+                let priority = rows.get(row, column::PRIORITY).unwrap_or(0);
+                (priority, index_key(&rows, row))
+            }));
+            if all || pick.is_over {
+                return;
+            }
+        }
+    });
+    keys
 }
 
 /// Leases or removes the rows that one of the locking statements has locked, and adds them to the

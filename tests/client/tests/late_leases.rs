@@ -935,3 +935,27 @@ async fn settings_are_changed_and_workers_are_released_beside_settlements() {
     );
     cluster.stop("fast");
 }
+
+/// Documents that are leased late and rescheduled: no pick returns nothing while there are some.
+#[tokio::test]
+async fn a_pick_finds_a_document_while_there_are_some() {
+    let Some((cluster, server)) = cluster("late_calendar", "").await else {
+        return;
+    };
+    let mut session = server.connect("postgres").await;
+    session
+        .sql("select fetchq.doc_put('q', 's' || n) from generate_series(1, 2000) n")
+        .await;
+    let work = || async {
+        let session = server.connect("postgres").await;
+        for _ in 0..3000 {
+            let (subject, lease) = lease(&session).await.expect("a document");
+            let plan =
+                format!("select fetchq.doc_reschedule('q', '{subject}', now(), lease => {lease})");
+            assert_eq!(session.text(&plan).await, "1");
+        }
+    };
+    tokio::join!(work(), work(), work(), work());
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
