@@ -86,7 +86,7 @@ def main() -> None:
 
     bench = Bench(
         cluster, record, progress, systems, quick,
-        fill_rate=int(45_000 * (number("FILL") or 1)),
+        fill_rate=int(45_000 * (number("FILL") or (2 if DELAY else 1))),
         rounds=rounds(), seconds=number("LENGTH"),
     )
     for scenario in scenarios:
