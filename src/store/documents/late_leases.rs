@@ -625,6 +625,8 @@ pub fn write_all(name: &QueueName) -> Result<i64> {
     let mut until = time::clock() + WRITE_TIMEOUT_US;
     // Without a background worker, this transaction writes them.
     while is_served() {
+        // It asks again, because others may have committed leases meanwhile.
+        IN_VAIN.set(0);
         flush(table);
         let left = memory::names(table);
         let Some(name) = left.into_iter().find(|name| !own.contains(name)) else {
