@@ -6,7 +6,8 @@
 
 The left half shows the newest run in bench/results that measured pushes and cycles of fetchq
 beside hand-written SQL. The right half shows the newest run that measured both while a snapshot
-was held. The same results always give the same file, and only the standard library is needed.
+was held. Runs with late leases (make bench LATE=…) are left out: the plot shows the defaults.
+The same results always give the same file, and only the standard library is needed.
 """
 
 import csv
@@ -41,7 +42,9 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.date: str = json.loads((folder / "meta.json").read_text())["date"]
+        meta = json.loads((folder / "meta.json").read_text())
+        self.date: str = meta["date"]
+        self.with_defaults = meta["what"] != "late"
         self.raw = read(folder / "raw.csv")
         self.series = read(folder / "series.csv")
 
@@ -70,7 +73,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def newest(runs: list[Run], what: str, fits) -> Run:
-    found = [run for run in runs if fits(run)]
+    found = [run for run in runs if run.with_defaults and fits(run)]
     if not found:
         sys.exit(f"throughput.py: no run in {RESULTS} has {what}")
     return max(found, key=lambda run: (run.date, run.folder.name))
