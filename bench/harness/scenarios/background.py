@@ -143,7 +143,7 @@ class Wake(Background):
             if variant.startswith("LISTEN"):
                 system.run("announce", queue=QUEUE)
                 if self.knows:
-                    bench.cluster.set(NOTIFY, "worker" if "worker" in variant else "commit")
+                    bench.cluster.set(NOTIFY, "background_worker" if "worker" in variant else "commit")
             bench.settle_server()
             return checked(system, self.load(bench, system, variant))
         finally:
