@@ -85,7 +85,7 @@ BARS = [
     Bar("the same, 10 busy queues of 1,000", ("ontime", "1,000 queues", MINE, "p50_ms"), None, 20, at_most=True, digits=1),
     Bar("the same, 10 busy queues of 10,000", ("ontime10k", "10,000 queues", MINE, "p50_ms"), None, 20, at_most=True, digits=1),
     # The report also shows notifications by commits, for comparison. They are no bar.
-    Bar("NOTIFY of another database, beside a queue that the background worker announces ÷ a silent one", *within("notify", "worker", "silent"), 0.95),
+    Bar("NOTIFY of another database, beside a queue that the background worker announces ÷ a silent one", *within("notify", "background_worker", "silent"), 0.95),
 ]
 
 # With late leases: docs/concepts/leases.md#late-leases.

@@ -320,7 +320,7 @@ class Notify(Background):
     title = "NOTIFY of another database beside a queue that announces, 4 clients, transactions/s"
     needs = ("announce", "fill", "push", "pick", "drop")
     shown = (("unrelated", "rate"), ("queue, jobs/s", "jobs"))
-    variants = ("silent", "announces", "commit", "worker")
+    variants = ("silent", "announces", "commit", "background_worker")
     rounds = 5
     seconds = 8.0
     other = "bench_other"
@@ -329,7 +329,7 @@ class Notify(Background):
 
     def units(self, bench: Bench) -> list[tuple[int, str, System]]:
         self.knows = knows_notify(bench.cluster)
-        left_out = ("announces",) if self.knows else ("commit", "worker")
+        left_out = ("announces",) if self.knows else ("commit", "background_worker")
         return [unit for unit in super().units(bench) if unit[1] not in left_out]
 
     def prepare(self, bench: Bench, systems: list[System]) -> None:
