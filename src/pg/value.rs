@@ -123,6 +123,7 @@ arg_from! {
     bool => BOOLOID,
     &str => TEXTOID,
     Vec<i32> => INT4ARRAYOID,
+    Vec<Option<i32>> => INT4ARRAYOID,
     Vec<String> => TEXTARRAYOID,
     Vec<&str> => TEXTARRAYOID,
     Vec<i64> => INT8ARRAYOID,

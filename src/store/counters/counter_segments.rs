@@ -7,7 +7,7 @@
 //! is packed. So a snapshot sees each event either in its segment or in the metrics, never
 //! in both, and events that were packed are never read again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::convert::Infallible;
 
 use pgrx::pg_sys::{Datum, Oid, TransactionId};
@@ -16,9 +16,11 @@ use crate::domain::counter_events::{self, Effects, MAX_VERSIONS};
 use crate::domain::jobs::Ran;
 use crate::domain::timing::Timing;
 use crate::pg::relation::{self, LockMode};
+use crate::pg::snapshot::Snapshot;
 use crate::pg::spi::Spi;
 use crate::pg::value::Arg;
 use crate::pg::{lock_wait, scan, session, time};
+use crate::store::counters::counter_log;
 
 /// The number of segments of the log, which src/sql/bootstrap.sql creates.
 pub const SEGMENTS: i32 = 6;
@@ -120,21 +122,21 @@ fn set_state(spi: &Spi, segment: &Segment, is_current: bool, is_packed: bool) {
     relation::invalidate(segment.table);
 }
 
-// The queues that have events in a table and can be packed now. The lock on the registry
-// row keeps recounts and drops away, and other packs, so that no other session deletes
-// events of these queues.
-const LOCK_QUEUES: &str = "select id, name::pg_catalog.text from fetchq.queues
-    where id {=} any (select distinct queue_id from only {segment})
+// Those of the queues $1 that can be packed now. The lock on the registry row keeps recounts and drops
+// away, and other packs, so that no other session deletes events of these queues.
+const LOCK_QUEUES: &str = "select id from fetchq.queues
+    where id {=} any ($1)
     order by id
     for no key update skip locked";
 
-// The events of the queues $1, without those of queues of which another session has locked a metric
+// $2 to $4: queues, events and versions. Returns those of the queues $1, without those of queues of which another session has locked a metric
 // that they change. These metrics are locked, as far as they exist. A metric that another session has
 // made and not committed is none of them: that session has locked the registry row.
 const LOCK_METRICS: &str = "with
     found as materialized (
-        select distinct l.queue_id, l.event::int as event, coalesce(l.version, 0) as version
-        from only {segment} l where l.queue_id {=} any ($1)
+        select l.queue_id, l.event, l.version
+        from rows from (pg_catalog.unnest($2), pg_catalog.unnest($3), pg_catalog.unnest($4)) l (queue_id, event, version)
+        where l.queue_id {=} any ($1)
     ),
     -- Versions without a metric, in order, and how many metrics of versions the queue may still get.
     fresh as (
@@ -203,10 +205,26 @@ pub fn with_room(sql: &str) -> String {
     sql.replace("{room}", &room)
 }
 
-// Whether a table has events of a queue that is not among $1.
+// Whether there is a queue among $1 that is not among $2.
 const HAS_OTHER_QUEUES: &str = "select exists (
-    select from fetchq.queues q
-    where q.id {=} any (select distinct queue_id from only {segment}) and q.id {<>} all ($1))";
+    select from fetchq.queues q where q.id {=} any ($1) and q.id {<>} all ($2))";
+
+/// The queues, events and versions that are in a table.
+type Kinds = BTreeSet<(i32, i32, i32)>;
+
+fn kinds_in(table: Oid) -> Kinds {
+    let mut kinds = Kinds::new();
+    counter_log::read(table, &Snapshot::take(), |events| {
+        kinds.insert((events.queue, events.code.into(), events.version));
+    });
+    kinds
+}
+
+fn queues_of(kinds: &Kinds) -> Vec<i32> {
+    let mut queues: Vec<i32> = kinds.iter().map(|(queue, ..)| *queue).collect();
+    queues.dedup();
+    queues
+}
 
 /// The events that a pack adds up: each element of the lists says one queue, one event and one version.
 #[derive(Default)]
@@ -218,16 +236,23 @@ struct Locked {
     are_other: Vec<bool>,
 }
 
-/// Locks the queues that have events in a table and can be packed now, and the metrics that these
-/// events change. A queue can have many other metrics. Returns the events.
-fn lock_events(spi: &Spi, segment: &str) -> Locked {
-    let rows = spi.once(&render(LOCK_QUEUES, segment), &[]);
+/// Locks the queues that have these events and can be packed now, and the metrics that the events change.
+/// A queue can have many other metrics. Returns the events.
+fn lock_events(spi: &Spi, kinds: &Kinds) -> Locked {
+    let rows = spi.once(LOCK_QUEUES, &[Arg::from(queues_of(kinds))]);
     let ids: Vec<i32> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
     if ids.is_empty() {
         return Locked::default();
     }
-    let sql = render(&with_room(LOCK_METRICS), segment);
-    let rows = spi.once(&sql, &[Arg::from(ids)]);
+    let list =
+        |of: fn(&(i32, i32, i32)) -> i32| Arg::from(kinds.iter().map(of).collect::<Vec<_>>());
+    let args = [
+        Arg::from(ids),
+        list(|kind| kind.0),
+        list(|kind| kind.1),
+        list(|kind| kind.2),
+    ];
+    let rows = spi.once(&with_room(LOCK_METRICS), &args);
     Locked {
         queues: rows.get(0, 1).unwrap_or_default(),
         events: rows.get(0, 2).unwrap_or_default(),
@@ -240,8 +265,8 @@ fn render(sql: &str, segment: &str) -> String {
     sql.replace("{segment}", segment)
 }
 
-// The two sources of a pack: rows that it deletes, or a segment as a whole, which nobody writes. The
-// registry rows of the queues are locked, so no other session deletes events of them. An event that was
+// The two sources of a pack: rows that it deletes, or the sums of a segment as a whole, which nobody
+// writes. The registry rows of the queues are locked, so no other session deletes events of them. An event that was
 // committed since the metrics were locked may change another one, and is left to the next pack.
 const DELETE_EVENTS: &str = "delete from only {segment}
     where (queue_id, event, coalesce(version, 0)) {=} any (
@@ -250,11 +275,9 @@ const DELETE_EVENTS: &str = "delete from only {segment}
     returning queue_id, event, coalesce(version, 0) as version, coalesce(n, 1) as n,
         bucket";
 
-const READ_EVENTS: &str =
-    "select queue_id, event, coalesce(version, 0) as version, coalesce(n, 1) as n,
-        bucket
-    from only {segment}
-    where queue_id {=} any ($1)";
+const SUMS: &str = "select e.queue_id, e.event, e.version, e.n, e.bucket
+    from rows from (pg_catalog.unnest($11), pg_catalog.unnest($12), pg_catalog.unnest($13), pg_catalog.unnest($14), pg_catalog.unnest($15))
+        as e (queue_id, event, version, n, bucket)";
 
 const PACK: &str = "with
     events as ({events}),
@@ -350,26 +373,71 @@ fn minute(now: i64) -> i64 {
     now.div_euclid(SLOT_US) * SLOT_US
 }
 
-/// Adds the events in a table whose metrics are locked up into the metrics, and their times into the
-/// histograms. Returns how many events there were. `events` is `DELETE_EVENTS` or `READ_EVENTS`.
-fn add_to_metrics(spi: &Spi, events: &str, segment: &str, locked: Locked) -> i64 {
-    let sql = render(&PACK.replace("{events}", events), segment);
+/// Adds events whose metrics are locked up into the metrics, and their times into the histograms. Returns
+/// how many rows of events there were. `events` is `DELETE_EVENTS` of a table, or `SUMS` with its
+/// arguments.
+fn add_to_metrics(spi: &Spi, events: &str, locked: &Locked, sums: Vec<Arg>) -> i64 {
     let minute = minute(time::clock());
     let slot = minute.div_euclid(SLOT_US).rem_euclid(SLOTS) + 1;
     let [divisor, no_run] = counter_events::LATE_BUCKETS;
-    let args = [
-        Arg::from(locked.queues),
+    let mut args = vec![
+        Arg::from(locked.queues.clone()),
         Arg::from(slot as i32),
         Arg::timestamp(minute),
         Arg::from(events_with_wait()),
-        Arg::from(locked.events),
-        Arg::from(locked.versions),
-        Arg::from(locked.are_other),
+        Arg::from(locked.events.clone()),
+        Arg::from(locked.versions.clone()),
+        Arg::from(locked.are_other.clone()),
         Arg::from(counter_events::LATE),
         Arg::from(divisor),
         Arg::from(no_run),
     ];
-    spi.once(&sql, &args).get(0, 1).unwrap_or(0)
+    args.extend(sums);
+    let rows = spi.once(&PACK.replace("{events}", events), &args);
+    rows.get(0, 1).unwrap_or(0)
+}
+
+/// Events of one queue, event, version and bucket are added up before they reach SQL, which takes a sixth
+/// of the time. So many sums are in memory at most.
+const MAX_SUMS: usize = 50_000;
+
+type Sums = HashMap<(i32, i16, i32, Option<i32>), i64>;
+
+/// Adds up the events in a table that nobody writes, of the queues that are locked. Returns how many rows
+/// there were.
+fn add_all_to_metrics(spi: &Spi, table: Oid, locked: &Locked) -> i64 {
+    let queues: HashSet<i32> = locked.queues.iter().copied().collect();
+    let mut sums = Sums::new();
+    let mut packed = 0;
+    counter_log::read(table, &Snapshot::take(), |events| {
+        if !queues.contains(&events.queue) {
+            return;
+        }
+        packed += 1;
+        let key = (events.queue, events.code, events.version, events.bucket);
+        *sums.entry(key).or_default() += events.n;
+        if sums.len() >= MAX_SUMS {
+            add_sums(spi, locked, &mut sums);
+        }
+    });
+    add_sums(spi, locked, &mut sums);
+    packed
+}
+
+/// Adds the sums to the metrics, and empties them.
+fn add_sums(spi: &Spi, locked: &Locked, sums: &mut Sums) {
+    if sums.is_empty() {
+        return;
+    }
+    let lists = [
+        Arg::from(sums.keys().map(|key| key.0).collect::<Vec<_>>()),
+        Arg::from(sums.keys().map(|key| i32::from(key.1)).collect::<Vec<_>>()),
+        Arg::from(sums.keys().map(|key| key.2).collect::<Vec<_>>()),
+        Arg::from(sums.values().copied().collect::<Vec<_>>()),
+        Arg::from(sums.keys().map(|key| key.3).collect::<Vec<_>>()),
+    ];
+    add_to_metrics(spi, SUMS, locked, lists.into());
+    sums.clear();
 }
 
 const DELETE_UNKNOWN: &str = "delete from only {segment} l
@@ -377,34 +445,38 @@ const DELETE_UNKNOWN: &str = "delete from only {segment} l
 
 /// Packs the rows of a table, which the caller has locked, and deletes them. The events of
 /// queues that other sessions have locked are left to a later pack. Returns the number of
-/// events.
-fn pack_rows(spi: &Spi, segment: &str) -> i64 {
-    let locked = lock_events(spi, segment);
+/// rows.
+fn pack_rows(spi: &Spi, table: Oid, name: &str) -> i64 {
+    let kinds = kinds_in(table);
+    if kinds.is_empty() {
+        return 0;
+    }
+    let locked = lock_events(spi, &kinds);
     let mut packed = 0;
     if !locked.queues.is_empty() {
-        packed = add_to_metrics(spi, DELETE_EVENTS, segment, locked);
+        packed = add_to_metrics(spi, &render(DELETE_EVENTS, name), &locked, Vec::new());
     }
-    packed + i64::from(spi.once(&render(DELETE_UNKNOWN, segment), &[]).affected())
+    packed + i64::from(spi.once(&render(DELETE_UNKNOWN, name), &[]).affected())
 }
 
-/// Packs a segment that no session writes at this moment, and returns the number of events.
+/// Packs a segment that no session writes at this moment, and returns the number of rows.
 /// Returns 0 if a session writes it, or has locked the counters of a queue in it.
 fn pack_whole(spi: &Spi, segment: &Segment) -> i64 {
     // Writers are kept away until the end of the transaction, readers are not.
     if !relation::try_lock(segment.table, LockMode::Writers) {
         return 0;
     }
-    let name = qualified_name(segment.number);
-    let locked = lock_events(spi, &name);
-    let queues = Arg::from(locked.queues.clone());
-    let has_other_queues = spi
-        .once(&render(HAS_OTHER_QUEUES, &name), &[queues])
-        .get(0, 1)
-        .unwrap_or(true);
+    let kinds = kinds_in(segment.table);
+    let locked = lock_events(spi, &kinds);
+    let args = [
+        Arg::from(queues_of(&kinds)),
+        Arg::from(locked.queues.clone()),
+    ];
+    let has_other_queues = spi.once(HAS_OTHER_QUEUES, &args).get(0, 1).unwrap_or(true);
     if has_other_queues {
         return 0;
     }
-    let packed = add_to_metrics(spi, READ_EVENTS, &name, locked);
+    let packed = add_all_to_metrics(spi, segment.table, &locked);
     set_state(spi, segment, false, true);
     packed
 }
@@ -458,7 +530,7 @@ fn pack_segments(spi: &Spi) -> i64 {
     if current.bytes < PACK_WHOLE_BYTES && relation::try_lock(current.table, LockMode::Rows) {
         // Read again under the lock: another session may have packed the segment meanwhile.
         if writable().contains(&current.number) {
-            packed += pack_rows(spi, &qualified_name(current.number));
+            packed += pack_rows(spi, current.table, &qualified_name(current.number));
         }
     }
     if let Some(parent) = relation::lookup("fetchq", "counter_log")
@@ -466,7 +538,7 @@ fn pack_segments(spi: &Spi) -> i64 {
         && relation::try_lock(parent, LockMode::Rows)
     {
         // The parent has rows only if a user copied some there.
-        packed += pack_rows(spi, "fetchq.counter_log");
+        packed += pack_rows(spi, parent, "fetchq.counter_log");
     }
     packed
 }

@@ -12,11 +12,11 @@ use crate::domain::counter_events::{self, Effects, METRICS};
 use crate::domain::names::QueueName;
 use crate::domain::timing::{Histogram, Timing};
 use crate::pg::relation::{self, LockMode};
-use crate::pg::scan;
 use crate::pg::snapshot::Snapshot;
 use crate::pg::spi;
 use crate::pg::time;
 use crate::pg::value::Arg;
+use crate::store::counters::counter_log::{self, Events};
 use crate::store::counters::counter_segments::{self, SEGMENTS};
 use crate::store::queues::plans::run_in;
 use crate::store::queues::statement::Statement;
@@ -65,9 +65,6 @@ const BY_STATEMENT: &str =
 
 /// Tables without which the counters are not known, beside the segments.
 const COUNTING: [&str; 3] = ["metrics", "counter_log", "counter_segments"];
-
-/// The columns of the counter log, in their order.
-const COLUMNS: [&str; 5] = ["queue_id", "version", "n", "event", "bucket"];
 
 /// The metric of the versions that are not counted one by one. It exists once there are any.
 const OTHER_VERSIONS: &str = "v_other";
@@ -137,15 +134,6 @@ pub struct Metric {
 
 /// The metrics of a queue by their names.
 pub type Metrics = BTreeMap<String, Metric>;
-
-/// A row of the counter log.
-struct Events {
-    queue: i32,
-    version: i32,
-    code: i16,
-    bucket: Option<i32>,
-    n: i64,
-}
 
 /// The snapshot of a report, and the tables of the counters that are locked for it.
 pub struct Reading {
@@ -306,19 +294,7 @@ impl Reading {
     /// Calls `visit` with the events that are not packed.
     fn each_event(&self, tail: &[Oid], mut visit: impl FnMut(Events)) {
         for table in tail {
-            scan::integers_in(*table, COLUMNS, &self.snapshot, |row| {
-                let [Some(queue), version, n, Some(code), bucket] = row else {
-                    return;
-                };
-                // NULL stands for the usual version and number.
-                visit(Events {
-                    queue,
-                    version: version.unwrap_or(0),
-                    code: code as i16,
-                    bucket,
-                    n: n.unwrap_or(1).into(),
-                });
-            });
+            counter_log::read(*table, &self.snapshot, &mut visit);
         }
     }
 
