@@ -42,3 +42,52 @@ async fn a_packed_segment_whose_row_is_frozen_is_truncated() {
     session.sql(PACK).await;
     assert!(session.column(packed).await.is_empty());
 }
+
+/// More sums than a pack of a whole segment keeps in memory, of two queues and one that no longer exists.
+#[tokio::test]
+async fn a_segment_with_many_different_events_is_packed_exactly() {
+    let cluster = Cluster::new("many_events", SETTINGS);
+    cluster.start();
+    let session = cluster.server().connect("postgres").await;
+    session.sql("create extension fetchq").await;
+    session
+        .sql("select fetchq.queue_create('a'), fetchq.queue_create('b')")
+        .await;
+    session.sql(PACK).await;
+    // 150,600 rows, no two of a queue alike.
+    session
+        .sql(
+            "insert into fetchq.counter_log_1 (queue_id, version, n, event, bucket)
+             select q, nullif(n % 40, 0), nullif(1 + n % 3, 1), event, nullif(n / 40 % 251, 0)
+             from (select id from fetchq.queues where name in ('a', 'b') union all select 1000000) q (q),
+                (select event from fetchq.counter_events where event < 1000 group by 1 order by 1 limit 5) e (event),
+                generate_series(1, 10040) n",
+        )
+        .await;
+    let metrics =
+        "select string_agg(concat_ws(' ', queue, metric, value), ', ' order by queue, metric)
+        from fetchq.metrics_exact where queue in ('a', 'b')";
+    let before = session.text(metrics).await;
+    assert!(before.contains("a v39"), "{before}");
+    let times = "select sum(n) from (
+        select n from fetchq.counter_tail where bucket is not null and queue_id <> 1000000
+        union all select unnest(counts) from fetchq.timings) t";
+    let timed = session.text(times).await;
+    let rows = session
+        .text("select count(*) from fetchq.counter_tail")
+        .await;
+    assert_eq!(rows, "150600");
+    session.sql("begin").await;
+    assert_eq!(session.text(PACK).await, "100400");
+    session.sql("rollback").await;
+    assert_eq!(session.text(metrics).await, before);
+    assert_eq!(session.text(PACK).await, "100400");
+    assert_eq!(
+        session
+            .text("select count(*) from fetchq.counter_tail")
+            .await,
+        "0"
+    );
+    assert_eq!(session.text(metrics).await, before);
+    assert_eq!(session.text(times).await, timed);
+}
