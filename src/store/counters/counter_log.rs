@@ -1,4 +1,4 @@
-//! Writes counter events, one narrow row in `fetchq.counter_log` for all counters of a call, and reads them.
+//! Writes counter events: one narrow row in `fetchq.counter_log` for all counters of a call.
 
 use crate::pg::lasting::{Lasting, lasting};
 
@@ -8,47 +8,11 @@ use crate::domain::counter_events::{self, Event, LATE};
 use crate::domain::timing::{self, Tally};
 use crate::error::Result;
 use crate::pg::relation::{self, LockMode};
-use crate::pg::snapshot::Snapshot;
 use crate::pg::value::Arg;
-use crate::pg::{append, invalidation, scan, transaction};
+use crate::pg::{append, invalidation, transaction};
 use crate::signals::{commit, wakeups};
 use crate::store::counters::counter_segments;
 use crate::store::queues::open_queue::Queue;
-
-/// The columns of the counter log, in their order.
-const COLUMNS: [&str; 5] = ["queue_id", "version", "n", "event", "bucket"];
-
-/// A row of the counter log.
-#[derive(Debug, Clone, Copy)]
-pub struct Events {
-    /// The ID of the queue.
-    pub queue: i32,
-    /// The version of the documents.
-    pub version: i32,
-    /// The number of the event, see [`counter_events`].
-    pub code: i16,
-    /// The bucket of a wait, a run, or both. None: not known.
-    pub bucket: Option<i32>,
-    /// How often it has happened.
-    pub n: i64,
-}
-
-/// Calls `visit` with each row of a table of the counter log that a snapshot shows.
-pub fn read(table: Oid, snapshot: &Snapshot, mut visit: impl FnMut(Events)) {
-    scan::integers_in(table, COLUMNS, snapshot, |row| {
-        let [Some(queue), version, n, Some(code), bucket] = row else {
-            return;
-        };
-        // NULL stands for the usual version and number.
-        visit(Events {
-            queue,
-            version: version.unwrap_or(0),
-            code: code as i16,
-            bucket,
-            n: n.unwrap_or(1).into(),
-        });
-    });
-}
 
 /// Records an event that happened to `n` documents of a queue, and announces the new status
 /// of the documents if the queue has notifications. Does nothing if `n` is 0.

@@ -20,7 +20,7 @@ use crate::pg::snapshot::Snapshot;
 use crate::pg::spi::Spi;
 use crate::pg::value::Arg;
 use crate::pg::{lock_wait, scan, session, time};
-use crate::store::counters::counter_log;
+use crate::store::counters::counter_rows;
 
 /// The number of segments of the log, which src/sql/bootstrap.sql creates.
 pub const SEGMENTS: i32 = 6;
@@ -214,7 +214,7 @@ type Kinds = BTreeSet<(i32, i32, i32)>;
 
 fn kinds_in(table: Oid) -> Kinds {
     let mut kinds = Kinds::new();
-    counter_log::read(table, &Snapshot::take(), |events| {
+    counter_rows::read(table, &Snapshot::take(), |events| {
         kinds.insert((events.queue, events.code.into(), events.version));
     });
     kinds
@@ -397,8 +397,8 @@ fn add_to_metrics(spi: &Spi, events: &str, locked: &Locked, sums: Vec<Arg>) -> i
     rows.get(0, 1).unwrap_or(0)
 }
 
-/// Events of one queue, event, version and bucket are added up before they reach SQL, which takes a sixth
-/// of the time. So many sums are in memory at most.
+/// The number of sums that are in memory at most. Events of one queue, event, version and bucket are added
+/// up before they reach SQL, which takes a sixth of the time.
 const MAX_SUMS: usize = 50_000;
 
 type Sums = HashMap<(i32, i16, i32, Option<i32>), i64>;
@@ -409,7 +409,7 @@ fn add_all_to_metrics(spi: &Spi, table: Oid, locked: &Locked) -> i64 {
     let queues: HashSet<i32> = locked.queues.iter().copied().collect();
     let mut sums = Sums::new();
     let mut packed = 0;
-    counter_log::read(table, &Snapshot::take(), |events| {
+    counter_rows::read(table, &Snapshot::take(), |events| {
         if !queues.contains(&events.queue) {
             return;
         }

@@ -16,7 +16,7 @@ use crate::pg::snapshot::Snapshot;
 use crate::pg::spi;
 use crate::pg::time;
 use crate::pg::value::Arg;
-use crate::store::counters::counter_log::{self, Events};
+use crate::store::counters::counter_rows::{self, Events};
 use crate::store::counters::counter_segments::{self, SEGMENTS};
 use crate::store::queues::plans::run_in;
 use crate::store::queues::statement::Statement;
@@ -294,7 +294,7 @@ impl Reading {
     /// Calls `visit` with the events that are not packed.
     fn each_event(&self, tail: &[Oid], mut visit: impl FnMut(Events)) {
         for table in tail {
-            counter_log::read(*table, &self.snapshot, &mut visit);
+            counter_rows::read(*table, &self.snapshot, &mut visit);
         }
     }
 
