@@ -7,7 +7,7 @@
 //! is packed. So a snapshot sees each event either in its segment or in the metrics, never
 //! in both, and events that were packed are never read again.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 
 use pgrx::pg_sys::{Datum, Oid, TransactionId};
@@ -19,8 +19,8 @@ use crate::pg::relation::{self, LockMode};
 use crate::pg::snapshot::Snapshot;
 use crate::pg::spi::Spi;
 use crate::pg::value::Arg;
-use crate::pg::{lock_wait, scan, session, time};
-use crate::store::counters::counter_rows;
+use crate::pg::{lock_wait, memory, scan, session, time};
+use crate::store::counters::counter_rows::{self, Events};
 
 /// The number of segments of the log, which src/sql/bootstrap.sql creates.
 pub const SEGMENTS: i32 = 6;
@@ -209,15 +209,31 @@ pub fn with_room(sql: &str) -> String {
 const HAS_OTHER_QUEUES: &str = "select exists (
     select from fetchq.queues q where q.id {=} any ($1) and q.id {<>} all ($2))";
 
-/// The queues, events and versions that are in a table.
-type Kinds = BTreeSet<(i32, i32, i32)>;
+/// A queue, an event and a version.
+type Kind = (i32, i32, i32);
+
+/// The kinds of events that are in a table.
+type Kinds = BTreeSet<Kind>;
+
+fn kind_of(events: &Events) -> Kind {
+    (events.queue, events.code.into(), events.version)
+}
 
 fn kinds_in(table: Oid) -> Kinds {
     let mut kinds = Kinds::new();
     counter_rows::read(table, &Snapshot::take(), |events| {
-        kinds.insert((events.queue, events.code.into(), events.version));
+        if kinds.insert(kind_of(&events)) {
+            provide_for(kinds.len());
+        }
     });
     kinds
+}
+
+/// Has the memory for a set that has grown to a number of elements, and doubles.
+fn provide_for(elements: usize) {
+    if elements >= 4096 && elements.is_power_of_two() {
+        memory::provide_for_rows(2 * elements);
+    }
 }
 
 fn queues_of(kinds: &Kinds) -> Vec<i32> {
@@ -226,39 +242,39 @@ fn queues_of(kinds: &Kinds) -> Vec<i32> {
     queues
 }
 
-/// The events that a pack adds up: each element of the lists says one queue, one event and one version.
-#[derive(Default)]
-struct Locked {
-    queues: Vec<i32>,
-    events: Vec<i32>,
-    versions: Vec<i32>,
-    /// The version is counted in `v_other`.
-    are_other: Vec<bool>,
+/// The queues, events and versions that a pack adds up, and whether the version is counted in `v_other`.
+type Locked = BTreeMap<Kind, bool>;
+
+fn list<'a>(kinds: impl Iterator<Item = &'a Kind>, of: fn(&Kind) -> i32) -> Arg {
+    Arg::from(kinds.map(of).collect::<Vec<_>>())
 }
 
-/// Locks the queues that have these events and can be packed now, and the metrics that the events change.
-/// A queue can have many other metrics. Returns the events.
-fn lock_events(spi: &Spi, kinds: &Kinds) -> Locked {
+/// Locks the queues that have these events and can be packed now, and returns their IDs.
+fn lock_queues(spi: &Spi, kinds: &Kinds) -> Vec<i32> {
     let rows = spi.once(LOCK_QUEUES, &[Arg::from(queues_of(kinds))]);
-    let ids: Vec<i32> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
-    if ids.is_empty() {
-        return Locked::default();
+    (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+}
+
+/// Locks the metrics that these events of locked queues change. A queue can have many other metrics.
+/// Returns the events.
+fn lock_metrics(spi: &Spi, queues: Vec<i32>, kinds: &Kinds) -> Locked {
+    if queues.is_empty() {
+        return Locked::new();
     }
-    let list =
-        |of: fn(&(i32, i32, i32)) -> i32| Arg::from(kinds.iter().map(of).collect::<Vec<_>>());
     let args = [
-        Arg::from(ids),
-        list(|kind| kind.0),
-        list(|kind| kind.1),
-        list(|kind| kind.2),
+        Arg::from(queues),
+        list(kinds.iter(), |kind| kind.0),
+        list(kinds.iter(), |kind| kind.1),
+        list(kinds.iter(), |kind| kind.2),
     ];
     let rows = spi.once(&with_room(LOCK_METRICS), &args);
-    Locked {
-        queues: rows.get(0, 1).unwrap_or_default(),
-        events: rows.get(0, 2).unwrap_or_default(),
-        versions: rows.get(0, 3).unwrap_or_default(),
-        are_other: rows.get(0, 4).unwrap_or_default(),
-    }
+    let column = |at| rows.get::<Vec<i32>>(0, at).unwrap_or_default();
+    let are_other: Vec<bool> = rows.get(0, 4).unwrap_or_default();
+    let kinds = column(1).into_iter().zip(column(2)).zip(column(3));
+    kinds
+        .map(|((queue, event), version)| (queue, event, version))
+        .zip(are_other)
+        .collect()
 }
 
 fn render(sql: &str, segment: &str) -> String {
@@ -267,7 +283,7 @@ fn render(sql: &str, segment: &str) -> String {
 
 // The two sources of a pack: rows that it deletes, or the sums of a segment as a whole, which nobody
 // writes. The registry rows of the queues are locked, so no other session deletes events of them. An event that was
-// committed since the metrics were locked may change another one, and is left to the next pack.
+// committed since the kinds were read may change another metric, and is left to the next pack.
 const DELETE_EVENTS: &str = "delete from only {segment}
     where (queue_id, event, coalesce(version, 0)) {=} any (
         select l.queue_id, l.event, l.version from rows from (pg_catalog.unnest($1), pg_catalog.unnest($5), pg_catalog.unnest($6))
@@ -374,20 +390,20 @@ fn minute(now: i64) -> i64 {
 }
 
 /// Adds events whose metrics are locked up into the metrics, and their times into the histograms. Returns
-/// how many rows of events there were. `events` is `DELETE_EVENTS` of a table, or `SUMS` with its
-/// arguments.
+/// how many rows `events` has, which is `DELETE_EVENTS` of a table, or `SUMS` with its arguments. `locked`
+/// has all kinds of them.
 fn add_to_metrics(spi: &Spi, events: &str, locked: &Locked, sums: Vec<Arg>) -> i64 {
     let minute = minute(time::clock());
     let slot = minute.div_euclid(SLOT_US).rem_euclid(SLOTS) + 1;
     let [divisor, no_run] = counter_events::LATE_BUCKETS;
     let mut args = vec![
-        Arg::from(locked.queues.clone()),
+        list(locked.keys(), |kind| kind.0),
         Arg::from(slot as i32),
         Arg::timestamp(minute),
         Arg::from(events_with_wait()),
-        Arg::from(locked.events.clone()),
-        Arg::from(locked.versions.clone()),
-        Arg::from(locked.are_other.clone()),
+        list(locked.keys(), |kind| kind.1),
+        list(locked.keys(), |kind| kind.2),
+        Arg::from(locked.values().copied().collect::<Vec<_>>()),
         Arg::from(counter_events::LATE),
         Arg::from(divisor),
         Arg::from(no_run),
@@ -399,26 +415,31 @@ fn add_to_metrics(spi: &Spi, events: &str, locked: &Locked, sums: Vec<Arg>) -> i
 
 /// The number of sums that are in memory at most. Events of one queue, event, version and bucket are added
 /// up before they reach SQL, which takes a sixth of the time.
-const MAX_SUMS: usize = 50_000;
+const MAX_SUMS: usize = 10_000;
 
-type Sums = HashMap<(i32, i16, i32, Option<i32>), i64>;
+type Sums = HashMap<(Kind, Option<i32>), i64>;
 
-/// Adds up the events in a table that nobody writes, of the queues that are locked. Returns how many rows
+/// Adds up the events in a table that nobody writes, of the kinds that are locked. Returns how many rows
 /// there were.
 fn add_all_to_metrics(spi: &Spi, table: Oid, locked: &Locked) -> i64 {
-    let queues: HashSet<i32> = locked.queues.iter().copied().collect();
     let mut sums = Sums::new();
     let mut packed = 0;
     counter_rows::read(table, &Snapshot::take(), |events| {
-        if !queues.contains(&events.queue) {
+        let kind = kind_of(&events);
+        let key = (kind, events.bucket);
+        if let Some(sum) = sums.get_mut(&key) {
+            *sum += events.n;
+        } else if locked.contains_key(&kind) {
+            if sums.len() == MAX_SUMS {
+                add_sums(spi, locked, &mut sums);
+            }
+            sums.insert(key, events.n);
+            provide_for(sums.len());
+        } else {
+            // Its queue does not exist.
             return;
         }
         packed += 1;
-        let key = (events.queue, events.code, events.version, events.bucket);
-        *sums.entry(key).or_default() += events.n;
-        if sums.len() >= MAX_SUMS {
-            add_sums(spi, locked, &mut sums);
-        }
     });
     add_sums(spi, locked, &mut sums);
     packed
@@ -429,14 +450,20 @@ fn add_sums(spi: &Spi, locked: &Locked, sums: &mut Sums) {
     if sums.is_empty() {
         return;
     }
-    let lists = [
-        Arg::from(sums.keys().map(|key| key.0).collect::<Vec<_>>()),
-        Arg::from(sums.keys().map(|key| i32::from(key.1)).collect::<Vec<_>>()),
-        Arg::from(sums.keys().map(|key| key.2).collect::<Vec<_>>()),
-        Arg::from(sums.values().copied().collect::<Vec<_>>()),
-        Arg::from(sums.keys().map(|key| key.3).collect::<Vec<_>>()),
-    ];
-    add_to_metrics(spi, SUMS, locked, lists.into());
+    memory::freed_after(|| {
+        let kinds = || sums.keys().map(|(kind, _)| kind);
+        let part: Locked = kinds()
+            .filter_map(|kind| Some((*kind, *locked.get(kind)?)))
+            .collect();
+        let lists = vec![
+            list(kinds(), |kind| kind.0),
+            list(kinds(), |kind| kind.1),
+            list(kinds(), |kind| kind.2),
+            Arg::from(sums.values().copied().collect::<Vec<_>>()),
+            Arg::from(sums.keys().map(|(_, bucket)| *bucket).collect::<Vec<_>>()),
+        ];
+        add_to_metrics(spi, SUMS, &part, lists);
+    });
     sums.clear();
 }
 
@@ -451,9 +478,11 @@ fn pack_rows(spi: &Spi, table: Oid, name: &str) -> i64 {
     if kinds.is_empty() {
         return 0;
     }
-    let locked = lock_events(spi, &kinds);
+    let queues = lock_queues(spi, &kinds);
+    // Another session may have deleted events before the queues were locked.
+    let locked = lock_metrics(spi, queues, &kinds_in(table));
     let mut packed = 0;
-    if !locked.queues.is_empty() {
+    if !locked.is_empty() {
         packed = add_to_metrics(spi, &render(DELETE_EVENTS, name), &locked, Vec::new());
     }
     packed + i64::from(spi.once(&render(DELETE_UNKNOWN, name), &[]).affected())
@@ -467,10 +496,11 @@ fn pack_whole(spi: &Spi, segment: &Segment) -> i64 {
         return 0;
     }
     let kinds = kinds_in(segment.table);
-    let locked = lock_events(spi, &kinds);
+    let queues = lock_queues(spi, &kinds);
+    let locked = lock_metrics(spi, queues, &kinds);
     let args = [
         Arg::from(queues_of(&kinds)),
-        Arg::from(locked.queues.clone()),
+        list(locked.keys(), |kind| kind.0),
     ];
     let has_other_queues = spi.once(HAS_OTHER_QUEUES, &args).get(0, 1).unwrap_or(true);
     if has_other_queues {

@@ -351,6 +351,14 @@ impl Cluster {
         run(as_server_user("prlimit").args(["--pid", pid, &format!("--as={bytes}:")]));
     }
 
+    /// Lets a process have as much memory as it wants. It may have ended already.
+    pub fn unlimit_memory_if_there(&self, pid: u32) {
+        let _ = as_server_user("prlimit")
+            .args(["--pid", &pid.to_string(), "--as=unlimited:"])
+            .stderr(Stdio::null())
+            .status();
+    }
+
     /// Like [`Self::kill`], for a process that may have ended already.
     pub fn kill_if_there(&self, pid: u32) {
         let _ = as_server_user("kill")

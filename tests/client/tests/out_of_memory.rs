@@ -373,7 +373,7 @@ async fn a_background_worker_that_gets_no_more_memory_goes_on_later() {
         tokio::time::sleep(std::time::Duration::from_millis(700)).await;
         for kind in [WORKER, LAUNCHER] {
             if let Some(pid) = process_id(&session, kind).await {
-                cluster.limit_memory(&pid.to_string(), "unlimited");
+                cluster.unlimit_memory_if_there(pid);
             }
         }
     }
