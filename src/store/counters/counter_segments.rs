@@ -129,9 +129,10 @@ const LOCK_QUEUES: &str = "select id from fetchq.queues
     order by id
     for no key update skip locked";
 
-// $2 to $4: queues, events and versions. Returns those of the queues $1, without those of queues of which another session has locked a metric
-// that they change. These metrics are locked, as far as they exist. A metric that another session has
-// made and not committed is none of them: that session has locked the registry row.
+// $1: queues that are locked. $2 to $4: queues, events and versions. Returns these events of these queues,
+// without the queues of which another session has locked a metric that an event changes. The metrics of
+// the rest are locked, as far as they exist. A metric that another session has made and not committed is
+// none of them: that session has locked the registry row.
 const LOCK_METRICS: &str = "with
     found as materialized (
         select l.queue_id, l.event, l.version
@@ -282,8 +283,9 @@ fn render(sql: &str, segment: &str) -> String {
 }
 
 // The two sources of a pack: rows that it deletes, or the sums of a segment as a whole, which nobody
-// writes. The registry rows of the queues are locked, so no other session deletes events of them. An event that was
-// committed since the kinds were read may change another metric, and is left to the next pack.
+// writes. The registry rows of the queues are locked, so no other session deletes events of them. An
+// event that was committed since the kinds were read may change another metric, and is left to the next
+// pack.
 const DELETE_EVENTS: &str = "delete from only {segment}
     where (queue_id, event, coalesce(version, 0)) {=} any (
         select l.queue_id, l.event, l.version from rows from (pg_catalog.unnest($1), pg_catalog.unnest($5), pg_catalog.unnest($6))
