@@ -237,10 +237,11 @@ fn provide_for(elements: usize) {
     }
 }
 
-fn queues_of(kinds: &Kinds) -> Vec<i32> {
-    let mut queues: Vec<i32> = kinds.iter().map(|(queue, ..)| *queue).collect();
+/// The queues of kinds in their order, each once.
+fn queues_of<'a>(kinds: impl Iterator<Item = &'a Kind>) -> Arg {
+    let mut queues: Vec<i32> = kinds.map(|(queue, ..)| *queue).collect();
     queues.dedup();
-    queues
+    Arg::from(queues)
 }
 
 /// The queues, events and versions that a pack adds up, and whether the version is counted in `v_other`.
@@ -252,7 +253,7 @@ fn list<'a>(kinds: impl Iterator<Item = &'a Kind>, of: fn(&Kind) -> i32) -> Arg 
 
 /// Locks the queues that have these events and can be packed now, and returns their IDs.
 fn lock_queues(spi: &Spi, kinds: &Kinds) -> Vec<i32> {
-    let rows = spi.once(LOCK_QUEUES, &[Arg::from(queues_of(kinds))]);
+    let rows = spi.once(LOCK_QUEUES, &[queues_of(kinds.iter())]);
     (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
 }
 
@@ -500,10 +501,7 @@ fn pack_whole(spi: &Spi, segment: &Segment) -> i64 {
     let kinds = kinds_in(segment.table);
     let queues = lock_queues(spi, &kinds);
     let locked = lock_metrics(spi, queues, &kinds);
-    let args = [
-        Arg::from(queues_of(&kinds)),
-        list(locked.keys(), |kind| kind.0),
-    ];
+    let args = [queues_of(kinds.iter()), queues_of(locked.keys())];
     let has_other_queues = spi.once(HAS_OTHER_QUEUES, &args).get(0, 1).unwrap_or(true);
     if has_other_queues {
         return 0;
