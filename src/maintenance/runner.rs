@@ -69,8 +69,7 @@ fn run_due(duration: Interval, limit: i32, mut busy: Vec<Job>) -> Outcome {
             deferred.run(&job.queue);
             ran
         };
-        let result = memory::freed_after(|| subtransaction::attempt(run));
-        match finish(&job, result) {
+        match memory::freed_after(|| finish(&job, subtransaction::attempt(run))) {
             Some(Ran::Done(packed)) => {
                 outcome.processed += 1;
                 outcome.packed = outcome.packed.saturating_add(packed);
@@ -139,12 +138,21 @@ fn report_busy(jobs: &[Job]) {
     );
 }
 
-/// Returns the packed rows of a job that has succeeded, or that it was busy, and plans its next
-/// attempt then. Plans the next attempt of one that has failed, reports it as a WARNING, and returns
+/// Plans the next run of a job that has succeeded, and returns its packed rows. Of one that was busy,
+/// plans the next attempt. Plans that of one that has failed, too, reports it as a WARNING, and returns
 /// None.
-fn finish(job: &Job, result: std::result::Result<Ran<i32>, String>) -> Option<Ran<i32>> {
+///
+/// The row of the job is locked by this transaction. It is written here and not in the subtransaction of
+/// the job: a row that a subtransaction changes and its parent has locked gets a multixact, and while a
+/// snapshot is held, everybody who passes by such a version asks for the state of its transactions again,
+/// because no hint bit can hold it. An error here, such as that of a trigger on fetchq.jobs, is
+/// that of the transaction.
+fn finish(job: &Job, result: std::result::Result<Ran<Finished>, String>) -> Option<Ran<i32>> {
     let message = match result {
-        Ok(Ran::Done(packed)) => return Some(Ran::Done(packed)),
+        Ok(Ran::Done(Finished { packed, delay })) => {
+            jobs::reschedule(job.id, delay);
+            return Some(Ran::Done(packed));
+        }
         Ok(Ran::Busy) => {
             jobs::retry(job.id, delay_of(job), None);
             return Some(Ran::Busy);
@@ -368,12 +376,20 @@ pub fn back_off_maintenance(name: &QueueName, took: i64, message: &str) -> Optio
     jobs::maintenance_of(name.as_str()).map(|after| after.not_before)
 }
 
-/// Runs a job and plans its next run, unless it was busy. Returns how many rows it has packed. With
-/// `in_parts` a long job is done in parts, because the caller can begin another transaction.
+/// A run of a job that has succeeded.
+struct Finished {
+    /// How many rows it has packed.
+    packed: i32,
+    /// Until its next run.
+    delay: Interval,
+}
+
+/// Runs a job, unless it is busy. With `in_parts` a long job is done in parts, because the caller can
+/// begin another transaction.
 ///
 /// Fails with `Invalid::JobSettings` when its settings are invalid, `Error::UnknownTask` when its
 /// task is unknown, and with the errors of its service.
-fn run_one(job: &Job, in_parts: bool) -> Result<Ran<i32>> {
+fn run_one(job: &Job, in_parts: bool) -> Result<Ran<Finished>> {
     let settings = settings_of(job)?;
     // The row of the job is locked while it runs, so for how long it would be claimed has no effect.
     if let Some(duration) = &settings.duration {
@@ -411,8 +427,7 @@ fn run_one(job: &Job, in_parts: bool) -> Result<Ran<i32>> {
     } else {
         delay
     };
-    jobs::reschedule(job.id, delay);
-    Ok(Ran::Done(packed))
+    Ok(Ran::Done(Finished { packed, delay }))
 }
 
 /// Runs the job `drp`, and notes how far its sweep came. Returns whether something is left to do.

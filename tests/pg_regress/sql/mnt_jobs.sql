@@ -48,6 +48,16 @@ select test.error($$select fetchq.mnt_job_run('1m', -1)$$);
 select test.error($$select fetchq.mnt_job_run('-1m', 1)$$);
 select * from fetchq.mnt_job_run(0);
 
+-- A run makes no multixact: whoever passes by the old versions of the row would have to ask for the state of their
+-- transactions each time. The first run of cmp, which notes what it has counted, makes one.
+begin;
+select processed from fetchq.mnt_job_run(10);
+select test.due();
+select mxid_age('1') as before \gset
+select processed from fetchq.mnt_job_run(10);
+select mxid_age('1') - :before as multixacts;
+rollback;
+
 -- A failing job is reported and stops no other job; its backoff is 1, 2, 4 … 64 times the duration.
 update fetchq.jobs set settings = '{"limit": "many"}' where id = 1000001;
 begin;
