@@ -158,6 +158,12 @@ pub const CARRIED: [Carried; 20] = [
     with("counter_log_4.queue_id", "counter_log"),
     with("counter_log_5.queue_id", "counter_log"),
     with("counter_log_6.queue_id", "counter_log"),
+    with("counter_log_7.queue_id", "counter_log"),
+    with("counter_log_8.queue_id", "counter_log"),
+    with("counter_log_9.queue_id", "counter_log"),
+    with("counter_log_10.queue_id", "counter_log"),
+    with("counter_log_11.queue_id", "counter_log"),
+    with("counter_log_12.queue_id", "counter_log"),
     Carried {
         column: "lease_slots.queue_id",
         how: How::Direct(&[("queue_id", "{id}")]),

@@ -38,7 +38,7 @@ thread_local! {
 }
 
 /// The number of tables that can be watched at a time.
-const MAX_WATCHED: usize = 8;
+const MAX_WATCHED: usize = 16;
 
 /// Catalogs or tables on which a remembered look-up depends.
 struct Watch {
@@ -79,10 +79,15 @@ pub fn forget_registry() {
     REGISTRY.set(0);
 }
 
-/// Watches these tables from now on, and forgets the remembered table.
-///
-/// Only the first 8 tables are watched.
-pub fn watch(tables: &[pg_sys::Oid]) {
+/// Watches these tables from now on, and forgets the remembered table. Tables that do not exist are
+/// 0.
+pub fn watch<const N: usize>(tables: [pg_sys::Oid; N]) {
+    const {
+        assert!(
+            N <= MAX_WATCHED,
+            "these are more tables than can be watched"
+        )
+    };
     let mut watched = [0; MAX_WATCHED];
     for (at, table) in watched.iter_mut().zip(tables) {
         *at = table.to_u32();

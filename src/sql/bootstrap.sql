@@ -291,7 +291,7 @@ comment on table fetchq.counter_segments is 'The state of the segments of fetchq
 
 do $do$
 begin
-    for segment in 1..6 loop
+    for segment in 1..12 loop
         -- Segments are truncated every few seconds and are nearly always empty. So a number of
         -- rows starts a vacuum, not a share of the table.
         execute format('create table fetchq.counter_log_%s () inherits (fetchq.counter_log) with (
@@ -305,7 +305,7 @@ begin
     execute 'create view fetchq.counter_tail as select queue_id, coalesce(version, 0) as version, coalesce(n, 1) as n, event, bucket from only fetchq.counter_log' || (
         select string_agg(format(' union all select queue_id, coalesce(version, 0), coalesce(n, 1), event, bucket from fetchq.counter_log_%s'
             ' where not coalesce((select s.is_packed from fetchq.counter_segments s where s.segment = %s), false)', i, i), '')
-        from generate_series(1, 6) i);
+        from generate_series(1, 12) i);
 end $do$;
 comment on view fetchq.counter_tail is 'Counter events that are not packed yet';
 

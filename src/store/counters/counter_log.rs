@@ -199,10 +199,7 @@ fn lock_segment() -> Oid {
         return table;
     }
     loop {
-        let tables: Vec<Oid> = (1..=counter_segments::SEGMENTS)
-            .filter_map(counter_segments::table)
-            .collect();
-        invalidation::watch(&tables);
+        invalidation::watch(counter_segments::tables());
         let order = counter_segments::writable();
         let Some(preferred) = order.first().and_then(|n| counter_segments::table(*n)) else {
             pgrx::error!("fetchq has no segment to write counters to: reinstall the extension");

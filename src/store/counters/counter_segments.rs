@@ -23,21 +23,42 @@ use crate::pg::{lock_wait, memory, scan, session, time};
 use crate::store::counters::counter_rows::{self, Events};
 
 /// The number of segments of the log, which src/sql/bootstrap.sql creates.
-pub const SEGMENTS: i32 = 6;
+pub const SEGMENTS: i32 = 12;
 
 /// The size in bytes from which on a segment is packed as a whole: 256 kB, about 6,000
 /// events. From there on, to truncate it costs less WAL than to delete its rows, which was
 /// estimated and not measured.
 const PACK_WHOLE_BYTES: i64 = 256 << 10;
 
-/// For each packed segment that cannot be truncated yet, `PACK_WHOLE_BYTES` is multiplied by
-/// 2 to this power, which is 8. While one old snapshot is kept, five segments take some 30
-/// million events, and the sixth takes what follows.
-const GROWTH_BITS: u32 = 3;
+/// The size in bytes from which on the current segment is packed as a whole, while `untruncated` packed
+/// segments wait for the end of an old snapshot: 256 kB, 2 and 16 MB, then 32, 64, 128 and 256 MB, each
+/// twice. Eleven segments take some 24 million events, and the last one takes what follows.
+///
+/// A pack keeps a processor busy for some 0.2 µs for each event, and the background worker from
+/// documents that are due. So the later sizes grow as slowly as the number of segments allows.
+const fn pack_whole_bytes(untruncated: u32) -> i64 {
+    let bits = match untruncated {
+        0..3 => 3 * untruncated,
+        _ => 6 + (untruncated - 1) / 2,
+    };
+    PACK_WHOLE_BYTES << bits
+}
+
+const _: () = assert!(
+    pack_whole_bytes(2) == 16 << 20
+        && pack_whole_bytes(3) == 32 << 20
+        && pack_whole_bytes(SEGMENTS as u32 - 2) == 256 << 20
+);
 
 /// The table of a segment, by its number from 1 to `SEGMENTS`.
 pub fn table(segment: i32) -> Option<Oid> {
     relation::lookup("fetchq", &format!("counter_log_{segment}"))
+}
+
+/// The tables of all segments. One that does not exist is 0.
+pub fn tables() -> [Oid; SEGMENTS as usize] {
+    let table = |at| table(at as i32 + 1).unwrap_or(Oid::INVALID);
+    std::array::from_fn(table)
 }
 
 /// The numbers of the segments that may be written, the current one first. They are read
@@ -70,7 +91,7 @@ const SEGMENT_STATES: &str = "select g.n as segment,
         coalesce(s.is_current, false) as is_current,
         coalesce(s.is_packed, false) as is_packed,
         pg_catalog.pg_relation_size(('fetchq.counter_log_' {||} g.n)::pg_catalog.regclass) as bytes
-    from pg_catalog.generate_series(1, 6) g (n)
+    from pg_catalog.generate_series(1, $1) g (n)
     left join fetchq.counter_segments s on s.segment {=} g.n
     order by coalesce(s.is_packed, false), s.is_current desc nulls last, g.n";
 
@@ -86,7 +107,7 @@ struct Segment {
 
 /// Reads the state of all segments, the current one first.
 fn read_segments(spi: &Spi) -> Vec<Segment> {
-    let rows = spi.once(SEGMENT_STATES, &[]);
+    let rows = spi.once(SEGMENT_STATES, &[Arg::from(SEGMENTS)]);
     let states = relation::lookup("fetchq", "counter_segments");
     let changed_by: HashMap<i32, Option<TransactionId>> = states
         .map(|table| scan::writers(table, "segment"))
@@ -550,7 +571,7 @@ fn pack_segments(spi: &Spi) -> i64 {
         }
     }
     let untruncated = segments.iter().filter(|s| s.is_packed).count() as u32;
-    if current.bytes >= PACK_WHOLE_BYTES << (GROWTH_BITS * untruncated)
+    if current.bytes >= pack_whole_bytes(untruncated)
         && let Some(next) = segments.iter().find(|s| s.bytes == 0 && !s.is_packed)
     {
         set_state(spi, &current, false, false);

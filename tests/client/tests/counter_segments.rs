@@ -91,3 +91,67 @@ async fn a_segment_with_many_different_events_is_packed_exactly() {
     assert_eq!(session.text(metrics).await, before);
     assert_eq!(session.text(times).await, timed);
 }
+
+/// Writers remember the segment that they write to. Whichever it is, they learn that it was packed: the
+/// events that follow would be lost in it.
+#[tokio::test]
+async fn a_writer_learns_that_the_last_segment_was_packed() {
+    let cluster = Cluster::new("last_segment", SETTINGS);
+    cluster.start();
+    let server = cluster.server();
+    let session = server.connect("postgres").await;
+    session.sql("create extension fetchq").await;
+    session.sql("select fetchq.queue_create('q')").await;
+    session.sql(PACK).await;
+    let last: usize = session
+        .text("select count(*) from pg_inherits where inhparent = 'fetchq.counter_log'::regclass")
+        .await
+        .parse()
+        .expect("a number");
+    // A segment that is in use is neither packed nor chosen. While these transactions last, none is truncated.
+    let use_segments = async |from: usize, to: usize| {
+        let user = server.connect("postgres").await;
+        user.sql("begin").await;
+        for n in from..=to {
+            user.sql(&format!(
+                "insert into fetchq.counter_log_{n} (queue_id, event) values (0, 0)"
+            ))
+            .await;
+        }
+        user
+    };
+    let many = use_segments(2, last - 2).await;
+    let one = use_segments(last - 1, last - 1).await;
+    let writer = server.connect("postgres").await;
+    let put = "select fetchq.doc_append('q', '{}')";
+    // More than 2 MB, from which on the second segment is packed as a whole.
+    let fill = |n: usize| {
+        format!(
+            "insert into fetchq.counter_log_{n} (queue_id, event)
+             select l.queue_id, l.event from only fetchq.counter_log_{n} l, generate_series(1, 100000)"
+        )
+    };
+    let current = "select segment from fetchq.counter_segments where is_current";
+    let exact = "select value from fetchq.metrics_exact where queue = 'q' and metric = 'cnt'";
+    writer.sql(put).await;
+    session.sql(&fill(1)).await;
+    session.sql(PACK).await;
+    assert_eq!(session.column(current).await, [last.to_string()]);
+    one.sql("rollback").await;
+    session
+        .sql(&format!("truncate fetchq.counter_log_{}", last - 1))
+        .await;
+    writer.sql(put).await;
+    assert_eq!(session.text(exact).await, "100002");
+    session.sql(&fill(last)).await;
+    session.sql(PACK).await;
+    assert_eq!(session.column(current).await, [(last - 1).to_string()]);
+    writer.sql(put).await;
+    assert_eq!(session.text(exact).await, "200003");
+    many.sql("rollback").await;
+    session.sql(PACK).await;
+    session.sql(PACK).await;
+    let packed = "select segment from fetchq.counter_segments where is_packed";
+    assert!(session.column(packed).await.is_empty());
+    assert_eq!(session.text(exact).await, "200003");
+}
