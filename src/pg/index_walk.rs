@@ -24,6 +24,9 @@ const EQUAL_INT4: u32 = 65;
 /// The OID of `int4lt`.
 pub(super) const LESS_INT4: u32 = 66;
 
+/// The OID of `int4gt`.
+const GREATER_INT4: u32 = 147;
+
 /// What tells a document from all others, also from those that have had its subject before.
 pub struct Identity<'a> {
     pub subject: &'a [u8],
@@ -386,8 +389,9 @@ impl<const N: usize> RangeKeys<N> {
     }
 }
 
-/// Walks from `from` to the first entry whose row is alive, or may become alive, and whose subject is not
-/// passed over, or for which `is_beyond` returns true. Returns the columns of that entry, or None at the end.
+/// Walks from `from` to the first entry that is wanted, whose row is alive, or may become alive, and whose
+/// subject is not passed over, or for which `is_beyond` returns true. Returns the columns of that entry, or
+/// None at the end.
 ///
 /// Only entries whose first columns equal `prefix` are read. `from` has the columns after the
 /// prefix. Returns `from` itself when an entry has a NULL, because then nothing is proven.
@@ -398,6 +402,7 @@ pub fn first_alive<const N: usize>(
     prefix: &[i32],
     from: [Column; N],
     is_beyond: impl Fn(&[Column; N]) -> bool,
+    is_wanted: impl Fn(&[Column; N]) -> bool,
     is_passed: Option<Passed>,
     on_progress: impl Fn(),
 ) -> Option<[Column; N]> {
@@ -414,7 +419,8 @@ pub fn first_alive<const N: usize>(
                 return Some(from);
             };
             let entry = std::array::from_fn(|at| from[at].with(datums[at]));
-            let is_over = || walk.is_dead() || walk.is_passed(table, is_passed);
+            let is_over =
+                || !is_wanted(&entry) || walk.is_dead() || walk.is_passed(table, is_passed);
             if is_beyond(&entry) || !is_over() {
                 return Some(entry);
             }
@@ -465,6 +471,17 @@ pub fn has_entries(table: pg_sys::Oid, index: pg_sys::Oid, first: i32) -> bool {
     }
 }
 
+/// Lists the distinct values of the first column of an index, in ascending order, as
+/// [`distinct_second_column`] does. NULL is none of them.
+pub fn distinct_first_column(
+    table: pg_sys::Oid,
+    index: pg_sys::Oid,
+    limit: usize,
+) -> Option<Vec<i32>> {
+    let next = (pg_sys::BTGreaterStrategyNumber, GREATER_INT4);
+    distinct(table, index, None, next, limit)
+}
+
 /// Lists the distinct values of the second column of an index, in descending order, among the
 /// entries whose first column equals `first`.
 ///
@@ -477,33 +494,49 @@ pub fn distinct_second_column(
     first: i32,
     limit: usize,
 ) -> Option<Vec<i32>> {
+    // The index has this column in descending order, so the next value is less.
+    let next = (pg_sys::BTLessStrategyNumber, LESS_INT4);
+    distinct(table, index, Some(first), next, limit)
+}
+
+/// As [`distinct_second_column`], without `first` of the first column. `next`: the strategy and the function
+/// that compare the next value with the one before it, in the order of the index.
+fn distinct(
+    table: pg_sys::Oid,
+    index: pg_sys::Oid,
+    first: Option<i32>,
+    (strategy, function): (u32, u32),
+    limit: usize,
+) -> Option<Vec<i32>> {
+    let prefix: Vec<_> = first.into_iter().map(|first| equal(1, first)).collect();
     let mut found = Vec::new();
     // SAFETY: The caller has locked the table.
     unsafe {
-        let mut walk = Walk::open(table, index, 1);
-        walk.start(&mut [equal(1, first)]);
+        let mut walk = Walk::open(table, index, prefix.len());
+        walk.start(&mut prefix.clone());
         if !walk.next() {
             return Some(found);
         }
-        let [datum] = walk.columns::<1>(1)?;
+        let [datum] = walk.columns::<1>(prefix.len())?;
         let mut value = datum.value() as i32;
         found.push(value);
         std::mem::drop(walk);
-        // The index has this column in descending order, so the next value is less.
-        let mut walk = Walk::open(table, index, 2);
+        let mut walk = Walk::open(table, index, prefix.len() + 1);
         loop {
-            let less = scan_key(
+            let value_before = pg_sys::Datum::from(value);
+            let mut keys = prefix.clone();
+            keys.push(scan_key(
                 0,
-                2,
-                pg_sys::BTLessStrategyNumber,
-                LESS_INT4,
-                pg_sys::Datum::from(value),
-            );
-            walk.start(&mut [equal(1, first), less]);
+                prefix.len() + 1,
+                strategy,
+                function,
+                value_before,
+            ));
+            walk.start(&mut keys);
             if !walk.next() {
                 return Some(found);
             }
-            let [datum] = walk.columns::<1>(1)?;
+            let [datum] = walk.columns::<1>(prefix.len())?;
             value = datum.value() as i32;
             if found.len() == limit {
                 return None;

@@ -253,6 +253,7 @@ impl QueueFloors {
                         Column::Int8(from.seq),
                     ],
                     |columns| key(columns) >= stop,
+                    |_| true,
                     is_passed,
                     renew,
                 )
@@ -273,6 +274,7 @@ impl QueueFloors {
                         Column::Int8(from.seq),
                     ],
                     |columns| key(columns) >= stop,
+                    |_| true,
                     None,
                     renew,
                 )

@@ -360,6 +360,17 @@ impl Queue {
         })
     }
 
+    /// Its pick index, for a walk. None: there is none as fetchq makes it.
+    pub fn pick_index(&self) -> Option<Oid> {
+        self.for_walk(self.floors.pick_index)
+    }
+
+    /// An index of the documents, for a walk. None where the table is not as fetchq makes it, for which the
+    /// trigger of the floors stands: another access method has other rows.
+    pub fn for_walk(&self, index: Option<Oid>) -> Option<Oid> {
+        self.floors.trigger.and(index)
+    }
+
     /// What changes when somebody else than fetchq has written documents of the queue, and after a crash.
     /// None: nobody would know, because of what [`Self::floors`] lists.
     pub fn foreign_writes(&self) -> Option<String> {

@@ -9,9 +9,10 @@ use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::error::{Result, raise};
+use crate::pg::index_walk::{self, Column};
 use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
-use crate::pg::{index_walk, relation, subtransaction, time, transaction};
+use crate::pg::{relation, subtransaction, time, transaction};
 use crate::ready::due;
 use crate::ready::key::DueKey;
 use crate::store::bounds::keys::{as_maintenance, release_reserved};
@@ -132,7 +133,7 @@ static MAKE_PENDING_BY_KEY: Statement = Statement::new(
 
 // Documents that were ready at once, and that were added at a time that is yet to come: the clock was
 // set back. One that has been tried may wait for its retry, and stays. Not hot: it reads all ready
-// documents.
+// documents, and under a held snapshot all that were ready since. So `may_have_ready_after` comes first.
 static CLAMP_READY: Statement = Statement::new(
     "update only {docs} d set next_iteration = pg_catalog.clock_timestamp()
      where d.ctid {=} any (array(
@@ -155,9 +156,57 @@ static CLAMP_READY: Statement = Statement::new(
 /// How many documents one run makes due that were ready before the clock was set back. Not measured.
 const MAX_CLAMPED: i64 = 100_000;
 
+/// With more versions than this, or priorities of one of them, all ready documents are read. Not measured.
+const MAX_GROUPS: usize = 100;
+
+/// Returns whether `CLAMP_READY` may find a document: one that was not tried yet and whose time is yet to
+/// come, by the clock: microseconds since 2000. It begins each version and priority of the pick index at that
+/// time, so it passes by retries that wait, and by nothing that is past.
+fn may_have_ready_after(queue: &Queue, time: i64) -> bool {
+    let Some(index) = queue.pick_index() else {
+        return true;
+    };
+    let is_there = |version, priority| {
+        let from = [
+            Column::Timestamptz(time),
+            Column::Int4(i32::MIN),
+            Column::Int8(i64::MIN),
+        ];
+        // No clock makes an infinite time.
+        let is_infinite = |key: &[Column; 3]| matches!(key[0], Column::Timestamptz(i64::MAX));
+        let is_new = |key: &[Column; 3]| matches!(key[1], Column::Int4(0));
+        index_walk::first_alive(
+            queue.table,
+            index,
+            &[version, priority],
+            from,
+            is_infinite,
+            is_new,
+            None,
+            || (),
+        )
+        .is_some_and(|key| !is_infinite(&key))
+    };
+    let versions = index_walk::distinct_first_column(queue.table, index, MAX_GROUPS);
+    versions.is_none_or(|versions| {
+        versions.into_iter().any(|version| {
+            index_walk::distinct_second_column(queue.table, index, version, MAX_GROUPS).is_none_or(
+                |found| {
+                    found
+                        .into_iter()
+                        .any(|priority| is_there(version, priority))
+                },
+            )
+        })
+    })
+}
+
 /// Makes documents due now that were ready before the clock was set back. Those that could not be
 /// changed now are for the next run.
 pub fn clamp_ready(queue: &Queue) {
+    if !may_have_ready_after(queue, time::clock()) {
+        return;
+    }
     spi::connect(|spi| {
         let rows = as_maintenance(|| queue.run(spi, &CLAMP_READY, &[Arg::from(MAX_CLAMPED)]));
         for version in (0..rows.len()).filter_map(|row| rows.get(row, 1)) {
@@ -402,7 +451,9 @@ const UNSEEN_RETRY_US: i64 = 1_000_000;
 /// is waited for, when it would expire and after that.
 pub fn next_look_at_expiry(queue: &Queue) -> Option<i64> {
     let seen = next_expiry(queue);
-    let index = queue.expiry_index?;
+    let Some(index) = queue.for_walk(queue.expiry_index) else {
+        return seen;
+    };
     if !transaction::may_be_prepared() || !relation::may_have_entries(index) {
         return seen;
     }

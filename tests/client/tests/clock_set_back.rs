@@ -145,6 +145,34 @@ async fn documents_that_were_ready_before_the_clock_was_set_back_are_picked() {
     }
 }
 
+/// Maintenance looks at each version and priority for such documents, and passes by retries that wait.
+#[tokio::test]
+async fn a_document_of_any_version_and_priority_is_ready_after_the_clock_was_set_back() {
+    let (db, session) = database("clock_groups").await;
+    session
+        .sql(
+            "select fetchq.doc_put('q', s, '{}') from unnest('{ready,retry}'::text[]) s;
+             select fetchq.doc_put('q', 'ahead', '{}', version => 2, priority => -5);
+             select fetchq.doc_put('q', 'other', '{}', version => 2, priority => 5);
+             update fetchq_data.q__docs set attempts = 1, next_iteration = next_iteration + interval '1 hour'
+                where subject = 'retry';
+             update fetchq_data.q__docs set created_at = created_at + interval '1 hour',
+                next_iteration = next_iteration + interval '1 hour' where subject = 'ahead'",
+        )
+        .await;
+    let lease = "select subject from fetchq.doc_lease('q', 9, '1 hour', 2) order by 1";
+    assert_eq!(session.column(lease).await, ["other"]);
+    session
+        .sql("update fetchq.jobs set next_iteration = now() where task = 'cmp'; select fetchq.mnt_job_run(100)")
+        .await;
+    assert_eq!(session.column(lease).await, ["ahead"]);
+    let retry = "select next_iteration > now() + interval '50 minutes' from fetchq_data.q__docs
+        where subject = 'retry'";
+    assert_eq!(session.text(retry).await, "t");
+    drop(session);
+    db.remove().await;
+}
+
 /// A cluster with a background worker whose clock can be set, and a session of its database.
 async fn with_clock(name: &str) -> (Cluster, Session) {
     let settings =
