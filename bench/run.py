@@ -70,8 +70,8 @@ def main() -> None:
     quick = is_set("QUICK")
     only = setting("ONLY").split()
     scenarios = chosen(only, quick)
-    # The reference is not a queue, but some bars need it.
-    names = setting("SYSTEMS").split() or (["bare", "fetchq"] + ([] if DELAY else ["reference"]) + ([] if quick or DELAY else ["pgq"]))
+    # The reference and the empty statements are no queues, but the bars need them.
+    names = setting("SYSTEMS").split() or ["bare", "fetchq", *([] if quick else ["empty"]), *([] if DELAY else ["reference"]), *([] if quick or DELAY else ["pgq"])]
     resumed()  # A wrong name is an error before the work begins.
 
     cluster = Cluster()

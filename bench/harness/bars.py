@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from .record import Record
 
-MINE, OTHER, ALONE = "fetchq", "bare", "reference"
+MINE, OTHER, ALONE, EMPTY = "fetchq", "bare", "reference", "empty"
 # (scenario, variant, system, metric)
 Key = tuple[str, str, str, str]
 
@@ -31,6 +31,11 @@ class Bar:
         under = record.rounds(*self.under) if self.under else {number: 1.0 for number in over}
         ratios = [over[number] / under[number] for number in over if under.get(number)]
         return (min(ratios), max(ratios)) if ratios else None
+
+    def ceiling(self, record: Record) -> float | None:
+        """Returns the same for statements that do nothing."""
+        scenario, variant, _, metric = self.over
+        return Bar("", (scenario, variant, EMPTY, metric), self.under, 0).value(record)
 
     def passed(self, value: float) -> bool:
         return value <= self.limit if self.at_most else value >= self.limit
@@ -110,7 +115,10 @@ def late_table(record: Record) -> list[str]:
 
 
 def table(record: Record, bars: list[Bar] = BARS) -> list[str]:
-    lines = ["| bar | measured | lowest to highest round | wanted | |", "|---|---|---|---|---|"]
+    # Runs before 2026-11-29 did not measure statements that do nothing.
+    ceilings = any(bar.ceiling(record) is not None for bar in bars)
+    head = ["bar", "measured", "lowest to highest round", "wanted", *(["statements that do nothing"] if ceilings else [])]
+    lines = ["| " + " | ".join(head) + " | |", "|" + "---|" * (len(head) + 1)]
     missing = []
     for bar in bars:
         wanted = f"at {'most' if bar.at_most else 'least'} {bar.limit:,g}"
@@ -122,7 +130,11 @@ def table(record: Record, bars: list[Bar] = BARS) -> list[str]:
         low, high = (f"{end:,.{bar.digits}f}" for end in spread)
         # With few rounds and a value near the bar, the spread shows how certain the verdict is.
         verdict = "pass" if bar.passed(value) else "**fail**"
-        lines.append(f"| {bar.what} | {shown} | {low} to {high} | {wanted} | {verdict} |")
+        cells = [bar.what, shown, f"{low} to {high}", wanted]
+        if ceilings:
+            ceiling = bar.ceiling(record)
+            cells.append("" if ceiling is None else f"{ceiling:,.{bar.digits}f}")
+        lines.append("| " + " | ".join([*cells, verdict]) + " |")
     if len(missing) == len(bars):
         return ["No bar was measured."]
     return lines + (["", "Not measured: " + "; ".join(missing) + "."] if missing else [])

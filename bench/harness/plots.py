@@ -10,7 +10,7 @@ from .scenarios.held import Held
 from .scenarios.queues import Queues
 from .scenarios.throughput import Throughput
 
-COLOURS = {"fetchq": "#d1495b", "bare": "#30638e", "pgq": "#7a9e7e", "reference": "#8d8d8d"}
+COLOURS = {"fetchq": "#d1495b", "bare": "#30638e", "pgq": "#7a9e7e", "reference": "#8d8d8d", "empty": "#c4b7a6"}
 
 
 def draw(record: Record, scenarios: list[Scenario]) -> list[tuple[str, str]]:

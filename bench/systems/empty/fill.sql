@@ -1,0 +1,1 @@
+-- Every pick finds a document.
