@@ -47,7 +47,7 @@ const fn with(column: &'static str, table: &'static str) -> Carried {
 }
 
 /// The registry comes first: the other tables refer to its number.
-pub const CARRIED: [Carried; 20] = [
+pub const CARRIED: [Carried; 26] = [
     Carried {
         column: "queues.id",
         how: How::Copied {

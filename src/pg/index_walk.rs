@@ -389,9 +389,20 @@ impl<const N: usize> RangeKeys<N> {
     }
 }
 
-/// Walks from `from` to the first entry that is wanted, whose row is alive, or may become alive, and whose
-/// subject is not passed over, or for which `is_beyond` returns true. Returns the columns of that entry, or
-/// None at the end.
+/// What a walk does with an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Visit {
+    /// It ends there, whatever the row is.
+    Stop,
+    /// It passes by, whatever the row is.
+    Pass,
+    /// It looks at the row.
+    Look,
+}
+
+/// Walks from `from` to the first entry for which `visit` says to stop, or to look and whose row is alive, or
+/// may become alive, and whose subject is not passed over. Returns the columns of that entry, or None at the
+/// end.
 ///
 /// Only entries whose first columns equal `prefix` are read. `from` has the columns after the
 /// prefix. Returns `from` itself when an entry has a NULL, because then nothing is proven.
@@ -401,8 +412,7 @@ pub fn first_alive<const N: usize>(
     index: pg_sys::Oid,
     prefix: &[i32],
     from: [Column; N],
-    is_beyond: impl Fn(&[Column; N]) -> bool,
-    is_wanted: impl Fn(&[Column; N]) -> bool,
+    visit: impl Fn(&[Column; N]) -> Visit,
     is_passed: Option<Passed>,
     on_progress: impl Fn(),
 ) -> Option<[Column; N]> {
@@ -419,9 +429,13 @@ pub fn first_alive<const N: usize>(
                 return Some(from);
             };
             let entry = std::array::from_fn(|at| from[at].with(datums[at]));
-            let is_over =
-                || !is_wanted(&entry) || walk.is_dead() || walk.is_passed(table, is_passed);
-            if is_beyond(&entry) || !is_over() {
+            let is_over = || walk.is_dead() || walk.is_passed(table, is_passed);
+            let is_found = match visit(&entry) {
+                Visit::Stop => true,
+                Visit::Pass => false,
+                Visit::Look => !is_over(),
+            };
+            if is_found {
                 return Some(entry);
             }
             passed += 1;

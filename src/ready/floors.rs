@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use pgrx::pg_sys::Oid;
 
-use crate::pg::index_walk::{self, Column, Passed};
+use crate::pg::index_walk::{self, Column, Passed, Visit};
 use crate::pg::shared::{Area, Content, Place};
 use crate::pg::{session, time};
 use crate::ready::bucket::{Bucket, GROUPS_PER_BUCKET, Known};
@@ -232,6 +232,13 @@ impl QueueFloors {
         is_passed: Option<Passed>,
         renew: impl Fn(),
     ) -> Key {
+        let visit = |key: Key| {
+            if key >= stop {
+                Visit::Stop
+            } else {
+                Visit::Look
+            }
+        };
         match name.index {
             Index::Pick => {
                 let key = |columns: &[Column; 3]| match *columns {
@@ -252,8 +259,7 @@ impl QueueFloors {
                         Column::Int4(from.attempts),
                         Column::Int8(from.seq),
                     ],
-                    |columns| key(columns) >= stop,
-                    |_| true,
+                    |columns| visit(key(columns)),
                     is_passed,
                     renew,
                 )
@@ -273,8 +279,7 @@ impl QueueFloors {
                         Column::Timestamptz(from.next_iteration),
                         Column::Int8(from.seq),
                     ],
-                    |columns| key(columns) >= stop,
-                    |_| true,
+                    |columns| visit(key(columns)),
                     None,
                     renew,
                 )

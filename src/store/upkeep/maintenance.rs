@@ -9,7 +9,7 @@ use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::error::{Result, raise};
-use crate::pg::index_walk::{self, Column};
+use crate::pg::index_walk::{self, Column, Visit};
 use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
 use crate::pg::{relation, subtransaction, time, transaction};
@@ -174,14 +174,18 @@ fn may_have_ready_after(queue: &Queue, time: i64) -> bool {
         ];
         // No clock makes an infinite time.
         let is_infinite = |key: &[Column; 3]| matches!(key[0], Column::Timestamptz(i64::MAX));
-        let is_new = |key: &[Column; 3]| matches!(key[1], Column::Int4(0));
+        let visit = |key: &[Column; 3]| match key[1] {
+            _ if is_infinite(key) => Visit::Stop,
+            Column::Int4(0) => Visit::Look,
+            // It may wait for its retry.
+            _ => Visit::Pass,
+        };
         index_walk::first_alive(
             queue.table,
             index,
             &[version, priority],
             from,
-            is_infinite,
-            is_new,
+            visit,
             None,
             || (),
         )
