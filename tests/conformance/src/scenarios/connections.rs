@@ -216,8 +216,13 @@ async fn p12_a_settlement_whose_answer_was_lost_is_no_second_one(p: Place) {
     worker.exactly(1, "began", json!({"subject": "a"})).await;
     assert_eq!(worker.logged("error"), Vec::<Value>::new());
     if worker.can("metrics") {
-        let metrics = worker.ok(json!({"do": "metrics", "worker": "w"})).await;
-        assert_eq!(metrics["settled"]["complete"], 2, "{metrics}");
+        let metrics = async || worker.ok(json!({"do": "metrics", "worker": "w"})).await;
+        // The answer to the last settlement may be under way.
+        until("both settlements are counted", async || {
+            metrics().await["settled"]["complete"] == 2
+        })
+        .await;
+        let metrics = metrics().await;
         assert_eq!(metrics["lost"].as_u64().unwrap_or(0), 0, "{metrics}");
     }
 }
