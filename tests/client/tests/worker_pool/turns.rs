@@ -150,9 +150,14 @@ async fn busy_databases_take_turns() {
     const DOCUMENTS: usize = 20_000;
     let cluster = with_worker("pool_busy", "fetchq.max_workers = 1");
     let server = cluster.server();
+    // Each document takes 5 ms, so that the databases are busy for longer than the test takes.
     origin(
         &server,
-        "update fetchq.jobs set settings = '{\"delay\": \"100ms\", \"limit\": 1}' where task = 'mnt'",
+        "update fetchq.jobs set settings = '{\"delay\": \"100ms\", \"limit\": 1}' where task = 'mnt';
+         create function public.slow() returns trigger language plpgsql as
+             'begin perform pg_sleep(0.005); return new; end';
+         create trigger slow before update on fetchq_data.q__docs
+             for each row execute function public.slow()",
     )
     .await;
     let databases = copies(&server, "busy", 3).await;
