@@ -19,6 +19,7 @@ use crate::pg::index_walk::{
 };
 use crate::pg::json::Jsonb;
 use crate::pg::memory;
+use crate::pg::scan_budget::Budget;
 use crate::pg::text::text_bytes;
 use crate::pg::time;
 use crate::pg::value::Arg;
@@ -28,6 +29,16 @@ const EQUAL_TEXT: u32 = 67;
 
 /// The OID of `timestamptz_le`.
 const LESS_OR_EQUAL_TIMESTAMPTZ: u32 = 1155;
+
+/// How many entries of the pick index are read beside those of the documents that are wanted: of documents that
+/// others have picked since the floor was advanced.
+const ENTRIES_BESIDE: u32 = 24;
+
+/// Where more documents are wanted, all of a page is read, which has entries of up to 180.
+const FEW: i32 = 100;
+
+/// Lets a scan begin anew with the keys that it has.
+const NO_KEYS: *mut pg_sys::ScanKeyData = std::ptr::null_mut();
 
 /// The columns of one document.
 ///
@@ -161,6 +172,10 @@ pub struct Documents {
     pub slots: Vec<*mut pg_sys::TupleTableSlot>,
     /// The members of the row comparison in the keys of the scan, which point here.
     row_members: Box<[pg_sys::ScanKeyData]>,
+    /// How much of its range the scan reads, if not all. A key points here.
+    budget: Option<Box<Budget>>,
+    /// How many rows the scan has returned.
+    returned: u32,
 }
 
 impl Documents {
@@ -212,6 +227,8 @@ impl Documents {
                 speculation: None,
                 slots: Vec::new(),
                 row_members: Box::default(),
+                budget: None,
+                returned: 0,
             };
             let is_usable = [documents.key, documents.pick, documents.due]
                 .iter()
@@ -274,9 +291,16 @@ impl Documents {
     ///
     /// `from` is a priority, and the first entry that is read: next_iteration in microseconds
     /// since 2000, attempts, and seq. None reads all priorities. `until` is the latest
-    /// next_iteration that is read, in microseconds since 2000.
-    pub fn read_ready(&mut self, version: i32, from: Option<(i32, (i64, i32, i64))>, until: i64) {
-        let until = scan_key(
+    /// next_iteration that is read, in microseconds since 2000. `wanted` is the number of documents
+    /// that will probably be read.
+    pub fn read_ready(
+        &mut self,
+        version: i32,
+        from: Option<(i32, (i64, i32, i64))>,
+        until: i64,
+        wanted: i32,
+    ) {
+        let mut until = scan_key(
             0,
             3,
             pg_sys::BTLessEqualStrategyNumber,
@@ -295,10 +319,14 @@ impl Documents {
             ));
             keys.push(equal(2, priority));
             keys.push(row_from(&mut self.row_members));
+            if (0..=FEW).contains(&wanted) {
+                let budget = Budget::new(wanted.unsigned_abs() + ENTRIES_BESIDE);
+                self.budget.insert(Box::new(budget)).restrict(&mut until);
+            }
         }
         keys.push(until);
         // SAFETY: The index is open, because ready documents are read with an access for which
-        // `open` opens it. `row_members` lives as long as the scan.
+        // `open` opens it. `row_members` and `budget` live as long as the scan.
         unsafe { self.begin(self.pick, &mut keys) };
     }
 
@@ -330,8 +358,7 @@ impl Documents {
     pub fn fetch(&mut self, block: u32, offset: u16) -> Option<Row> {
         // SAFETY: As in `begin` and `next`. The table is locked, so it does not become shorter meanwhile.
         unsafe {
-            let main = pg_sys::ForkNumber::MAIN_FORKNUM;
-            if block >= pg_sys::RelationGetNumberOfBlocksInFork(self.table, main) {
+            if !has_block(self.table, block) {
                 return None;
             }
             self.prepare();
@@ -354,16 +381,30 @@ impl Documents {
     /// Reads the next document that the snapshot shows. Returns None at the end.
     pub fn next(&mut self) -> Option<Row> {
         memory::check_for_interrupts();
-        // SAFETY: A scan was begun, and its slot belongs to the table. The slot keeps the page
-        // pinned into which the values point.
-        unsafe {
-            let found = pg_sys::index_getnext_slot(
-                self.scan,
-                pg_sys::ScanDirection::ForwardScanDirection,
-                self.slot,
-            );
-            found.then(|| self.row())
+        let read = |scan, slot| {
+            let forward = pg_sys::ScanDirection::ForwardScanDirection;
+            // SAFETY: A scan was begun, and its slot belongs to the table. The slot keeps the page
+            // pinned into which the values point.
+            unsafe { pg_sys::index_getnext_slot(scan, forward, slot) }
+        };
+        let mut found = read(self.scan, self.slot);
+        if !found && self.budget.as_mut().is_some_and(|budget| budget.lift()) {
+            // The same snapshot shows the same rows once more.
+            // SAFETY: The scan keeps its keys.
+            unsafe {
+                pg_sys::index_rescan(
+                    self.scan,
+                    NO_KEYS,
+                    (*self.scan).numberOfKeys,
+                    std::ptr::null_mut(),
+                    0,
+                )
+            };
+            found = (0..=self.returned).all(|_| read(self.scan, self.slot));
         }
+        self.returned += u32::from(found);
+        // SAFETY: The slot is filled.
+        found.then(|| unsafe { self.row() })
     }
 
     /// Returns what a change of the document that was read last would find now, without changing it.
@@ -400,6 +441,25 @@ impl Documents {
             pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
             state == pg_sys::TM_Result::TM_Ok
         }
+    }
+}
+
+/// Returns whether a table has a block, which the operating system is asked only if it is not known.
+///
+/// The caller has locked the table. Whoever makes it shorter has to wait for that, and first has all others forget
+/// the length that they know.
+unsafe fn has_block(table: pg_sys::Relation, block: pg_sys::BlockNumber) -> bool {
+    let main = pg_sys::ForkNumber::MAIN_FORKNUM;
+    // SAFETY: The table is open. PostgreSQL 13 does not keep its length.
+    unsafe {
+        #[cfg(not(feature = "pg13"))]
+        if let Some(file) = (*table).rd_smgr.as_ref() {
+            let known = file.smgr_cached_nblocks[main as usize];
+            if known != pg_sys::InvalidBlockNumber && block < known {
+                return true;
+            }
+        }
+        block < pg_sys::RelationGetNumberOfBlocksInFork(table, main)
     }
 }
 

@@ -38,6 +38,7 @@ pub mod role;
 pub mod row_holder;
 pub mod row_sink;
 pub mod scan;
+mod scan_budget;
 pub mod session;
 pub mod shared;
 pub mod snapshot;

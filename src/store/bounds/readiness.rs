@@ -181,7 +181,7 @@ fn has_unlocked(queue: &Queue, version: i32, level: Option<&View>, now: i64) -> 
             let key = level.floor.pick();
             (level.id, (key.next_iteration, key.attempts, key.seq))
         });
-        documents.read_ready(version, from, now);
+        documents.read_ready(version, from, now, 1);
         while let Some(row) = documents.next() {
             let is_leased = || memory::has_lease(queue.table, &row.identity());
             if documents.is_free() && !row.has_expired() && !is_leased() {

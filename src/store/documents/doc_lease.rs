@@ -245,7 +245,7 @@ fn claim_rows(
         let floor = (key.next_iteration, key.attempts, key.seq);
         (priority, floor)
     });
-    documents.read_ready(pick.version, from, pick.now);
+    documents.read_ready(pick.version, from, pick.now, limit);
     let wanted = Wanted {
         lease: match pick.mode {
             PickMode::Lease(lease) => Some(lease),
