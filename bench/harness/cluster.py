@@ -129,6 +129,8 @@ class Holder:
     # This session has a transaction id instead of a snapshot. It too prevents vacuum from removing
     # newer rows.
     WRITER = "begin; insert into public.held_by_writer values (1); select 'held';"
+    # The control, which prevents nothing.
+    NOTHING = "begin; select 'held';"
 
     def __init__(self, cluster: Cluster, sql: str) -> None:
         if sql == self.WRITER:

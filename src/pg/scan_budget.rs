@@ -1,9 +1,9 @@
 //! Reads only the beginning of a range of an index, where a few documents are wanted.
 //!
 //! PostgreSQL reads all entries of a page that are in the range before it returns the first row: up to 180, which
-//! was most of what a pick of one document read. A budget is part of the comparison of the entries with the end of the range.
-//! When it is spent, the comparison says that the range is over. Whoever reads has to begin anew then, without a
-//! budget, and passes by what it has read.
+//! was most of what a pick of one document read. A budget is part of the comparison of the entries with the end of
+//! the range. When it is spent, the comparison says that the range is over. Whoever reads has to begin anew then,
+//! without a budget, and passes by what it has read.
 
 use pgrx::pg_sys;
 

@@ -48,6 +48,7 @@ def all_scenarios() -> list[Scenario]:
         Held("held", "push, pick, drop while a snapshot is held, 4 clients", Holder.SNAPSHOT, rounds=2),
         Held("writer", "the same while a writing transaction is open", Holder.WRITER, rounds=1),
         Held("heldlong", "the same while a snapshot is held for ten minutes", Holder.SNAPSHOT, rounds=1, seconds=600),
+        Held("notheld", "the same for ten minutes without a snapshot", Holder.NOTHING, rounds=1, seconds=600),
         Growth(),
         Queues(),
         Depth("planned", "latency of a pick, 1 in 10,000 ready, the rest planned"),
@@ -63,7 +64,7 @@ def all_scenarios() -> list[Scenario]:
     ]
 
 # These take an hour or 40 GB of disk, so they run only when they are named.
-NAMED_ONLY = ("heldlong", "deepest_planned")
+NAMED_ONLY = ("heldlong", "notheld", "deepest_planned")
 
 # These take about two minutes on two cores.
 QUICK = ("push", "cycle4", "batch100", "bulk1000", "poll1", "held")
