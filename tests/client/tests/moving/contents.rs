@@ -142,6 +142,7 @@ async fn the_list_of_a_move_names_every_column_that_names_a_queue() {
              where c.relnamespace = 'fetchq'::regnamespace and c.relkind in ('r', 'p')
                  and a.attnum > 0 and not a.attisdropped
                  and a.attname in ('queue', 'queue_id', 'dead_letter')
+                 and not exists (select from pg_inherits i where i.inhrelid = c.oid)
              order by 1",
         )
         .await;
