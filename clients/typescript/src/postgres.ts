@@ -126,8 +126,9 @@ export function postgresDriver<Tx extends PostgresSql>(root: PostgresRoot<Tx>): 
 }
 
 /**
- * Asks the server to cancel a statement that was sent. postgres.js 3.4 itself keeps no hold of the request: one that
- * does not reach the server would end the process. A connection whose first statement is cancelled while it connects
+ * Asks the server to cancel a statement that was sent, each time that it is called: a request that is there before the
+ * statement cancels nothing. postgres.js 3.4 itself asks only once, and keeps no hold of the request: one that does not
+ * reach the server would end the process. A connection whose first statement is cancelled while it connects
  * is of no use to postgres.js 3.4 ever after, and all further statements wait for it. So what was not sent yet becomes
  * a statement that does nothing: whenever it is sent, nobody waits for what it leases.
  */
@@ -138,10 +139,6 @@ function cancel(query: PendingQuery): void {
     return;
   }
   const { canceller } = query;
-  if (!canceller) {
-    query.cancel();
-    return;
-  }
-  query.canceller = null;
-  canceller(query).catch(() => undefined);
+  if (canceller) canceller(query).catch(() => undefined);
+  else query.cancel();
 }

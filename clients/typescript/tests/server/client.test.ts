@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { sql as drizzleSql } from 'drizzle-orm';
 import { drizzle } from 'drizzle-orm/node-postgres';
 import knex from 'knex';
@@ -225,6 +226,24 @@ for (const library of LIBRARIES) {
       const [row] = await within(session.query('select 2 as n', []), 10_000);
       assert.equal(Number(row?.['n']), 2);
       session.release(false);
+    });
+
+    test('a cancel that the server gets before the statement is made again', async () => {
+      const session = await open(s.fq.driver);
+      const [row] = await session.query('select pg_backend_pid() as pid', []);
+      const pid = Number(row?.['pid']);
+      // The signal of the request is there first when the process goes on, and cancels nothing.
+      process.kill(pid, 'SIGSTOP');
+      const waiting = session.query('select pg_sleep(60)', []).catch((error: unknown) => error);
+      const again = setInterval(() => {
+        session.cancel();
+      }, 200);
+      await sleep(500);
+      process.kill(pid, 'SIGCONT');
+      const error = await within(waiting, 10_000);
+      clearInterval(again);
+      assert.equal((error as { code?: unknown }).code, '57014');
+      session.release(true);
     });
 
     test('a call whose time was over before it was sent does nothing when it is sent', async () => {
