@@ -30,11 +30,12 @@ const EQUAL_TEXT: u32 = 67;
 /// The OID of `timestamptz_le`.
 const LESS_OR_EQUAL_TIMESTAMPTZ: u32 = 1155;
 
-/// How many entries of the pick index are read beside those of the documents that are wanted: of documents that
-/// others have picked since the floor was advanced.
+/// How many entries of the pick index are read beyond the number of documents that are wanted. They allow for those
+/// that others have picked since the floor was advanced, which happens after 32: most are marked as dead by then, and
+/// do not count. Other values were not measured.
 const ENTRIES_BESIDE: u32 = 24;
 
-/// Where more documents are wanted, all of a page is read, which has entries of up to 180.
+/// Where more documents are wanted, a page is read as a whole: it has up to 180 entries.
 const FEW: i32 = 100;
 
 /// Lets a scan begin anew with the keys that it has.
@@ -388,8 +389,9 @@ impl Documents {
             unsafe { pg_sys::index_getnext_slot(scan, forward, slot) }
         };
         let mut found = read(self.scan, self.slot);
-        if !found && self.budget.as_mut().is_some_and(|budget| budget.lift()) {
-            // The same snapshot shows the same rows once more.
+        if !found && self.budget.as_ref().is_some_and(|budget| budget.lift()) {
+            // The same snapshot shows the same rows once more, also those that were changed through this scan:
+            // `prepare` has begun a command, whose own changes the snapshot does not show.
             // SAFETY: The scan keeps its keys.
             unsafe {
                 pg_sys::index_rescan(
@@ -446,12 +448,14 @@ impl Documents {
 
 /// Returns whether a table has a block, which the operating system is asked only if it is not known.
 ///
-/// The caller has locked the table. Whoever makes it shorter has to wait for that, and first has all others forget
-/// the length that they know.
+/// The caller has locked the table. Whoever makes it shorter waits for that, and sends a message to forget the length
+/// before it unlocks the table; who locks it next reads the message. A length that is too small does no harm, so
+/// this may trust it where PostgreSQL itself does so in recovery only.
 unsafe fn has_block(table: pg_sys::Relation, block: pg_sys::BlockNumber) -> bool {
     let main = pg_sys::ForkNumber::MAIN_FORKNUM;
-    // SAFETY: The table is open. PostgreSQL 13 does not keep its length.
+    // SAFETY: The table is open, and its `rd_smgr` is NULL or valid.
     unsafe {
+        // PostgreSQL 13 does not keep the length.
         #[cfg(not(feature = "pg13"))]
         if let Some(file) = (*table).rd_smgr.as_ref() {
             let known = file.smgr_cached_nblocks[main as usize];
