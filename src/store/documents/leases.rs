@@ -15,6 +15,7 @@ use crate::settings::{self, Binding};
 use crate::signals::board::board;
 use crate::signals::commit;
 use crate::store::documents::stop_requests;
+use crate::store::queues::open_queue::MAX_CACHED_QUEUES;
 
 /// Makes the number of a lease by `next`, from the last number. With shared memory no other pick of
 /// this server gets it, except after a number near the greatest was written by hand. Without, another
@@ -216,8 +217,9 @@ struct Registration {
 }
 
 /// How many registrations a session remembers. Beyond that it forgets all of them and
-/// registers anew.
-pub const MAX_REGISTRATIONS: usize = 4096;
+/// registers anew. A session that works on more queues does that with nearly every lease, so it
+/// remembers as many as it keeps queues.
+pub const MAX_REGISTRATIONS: usize = MAX_CACHED_QUEUES;
 
 type Registrations = HashMap<Worker, Registration>;
 

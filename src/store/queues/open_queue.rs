@@ -463,7 +463,7 @@ fn before(queue: &Queue, scope: impl FnOnce() -> Scope, args: &[Arg]) {
 
 /// How many queues a session keeps in its cache, with plans or without. An entry without
 /// plans takes half a kilobyte, so this bounds the cache to 10 MB.
-const MAX_CACHED_QUEUES: usize = 20_000;
+pub const MAX_CACHED_QUEUES: usize = 20_000;
 
 #[derive(Default)]
 struct Cache {

@@ -128,16 +128,16 @@ async fn a_session_keeps_no_more_rows_than_it_remembers() {
         .sql(
             "insert into fetchq.worker_sessions (id, queue_id, name, pid, backend_start, since, binding)
              select w.id + i, w.queue_id, 'w' || i, w.pid, w.backend_start, w.since, w.binding
-             from generate_series(1, 5000) i, fetchq.worker_sessions w",
+             from generate_series(1, 21000) i, fetchq.worker_sessions w",
         )
         .await;
     let rows =
         "select count(*), count(*) filter (where name = 'first') from fetchq.worker_sessions";
     look.sql("select fetchq.mnt()").await;
-    assert_eq!(look.rows(rows).await, ["4097|1"]);
+    assert_eq!(look.rows(rows).await, ["20001|1"]);
     super::complete(&worker, "q", &leased).await;
     look.sql("select fetchq.mnt()").await;
-    assert_eq!(look.rows(rows).await, ["4096|0"]);
+    assert_eq!(look.rows(rows).await, ["20000|0"]);
     // The session notices.
     super::lease(&worker, "q", "keep").await;
     assert_eq!(super::bindings(&look).await, ["keep"]);
