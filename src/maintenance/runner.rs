@@ -213,10 +213,15 @@ pub fn back_off(job: &Job, is_counted: bool, took: i64, message: &str) {
 }
 
 /// How many times as long as a failed attempt took the queue waits for the next one, so that a slow
-/// queue takes a tenth of the time of the process at most.
+/// queue takes a tenth of the time of the process at most. So does the next pack, because one costs as
+/// much as it changes metrics, and with thousands of busy queues that is more than a second is worth.
 const PAUSES_PER_ATTEMPT: i64 = 9;
 
-/// Returns how long to wait at least after an attempt that failed after `took`, in microseconds.
+/// The longest pause after a pack: microseconds.
+const MAX_PACK_PAUSE_US: i64 = 60_000_000;
+
+/// Returns how long to wait at least after an attempt that failed, or a pack, that took `took`, in
+/// microseconds.
 pub fn pause_after(took: i64) -> i64 {
     took.saturating_mul(PAUSES_PER_ATTEMPT)
 }
@@ -404,17 +409,20 @@ fn run_one(job: &Job, in_parts: bool) -> Result<Ran<Finished>> {
         _ => relation::lookup_data_table(&QueueName::parse(&job.queue)?.relation("docs")),
     };
     let _batch = progress::begin_batch(task, table.map_or(0, |table| table.to_u32()));
+    let began = time::clock();
     let queue = || QueueName::parse(&job.queue);
     let mut packed = 0;
     let mut has_more = false;
+    let mut pause = 0;
     let ran = match task {
         Task::Pack => {
             let (rows, ran) = pack::run();
             packed = rows;
+            pause = pause_after(time::clock() - began).min(MAX_PACK_PAUSE_US);
             ran
         }
         Task::Maintain => documents::run(&queue()?, settings.limit.max(0))?.map(|_| ()),
-        Task::Snapshot => snapshot::run(&queue()?, SnapshotOf::All)?.map(|_| ()),
+        Task::Snapshot => snapshot::run(&queue()?, SnapshotOf::Recent)?.map(|_| ()),
         Task::Recount => recount::run(job.id, &queue()?)?.map(|_| ()),
         Task::Retain => retain(job, &queue()?, in_parts)?.map(|more| has_more = more),
     };
@@ -422,10 +430,9 @@ fn run_one(job: &Job, in_parts: bool) -> Result<Ran<Finished>> {
         return Ok(Ran::Busy);
     }
     let delay = Interval::parse(&settings.delay).as_duration("delay")?;
-    let delay = if has_more {
-        Interval::parse("0s")
-    } else {
-        delay
+    let delay = match has_more {
+        true => Interval::parse("0s"),
+        false => delay.at_least(pause),
     };
     Ok(Ran::Done(Finished { packed, delay }))
 }

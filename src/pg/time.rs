@@ -137,6 +137,14 @@ impl Interval {
         }
     }
 
+    /// Returns the interval, or one of `min` microseconds if that is longer.
+    pub fn at_least(self, min: i64) -> Self {
+        match self.length() {
+            Some(length) if length < i128::from(min) => Self::from_parts((0, 0, min)),
+            _ => self,
+        }
+    }
+
     /// Adds the interval to a point in time. Both points are in microseconds since 2000.
     ///
     /// Raises PostgreSQL's own ERROR (22008) when the result is out of range.

@@ -14,27 +14,24 @@ use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::store::counters::counter_segments::{self, pack_events};
-use crate::store::counters::metrics_exact::{self, Metric};
+use crate::store::counters::metrics_exact::{self, Metric, Metrics};
 use crate::store::counters::recount;
 use crate::store::queues::queue;
 use crate::store::queues::rights::{self, Right, Scope};
 use crate::store::queues::statement::render;
 
-const SNAP_ALL: &str = "insert into {metrics} (metric, value)
-    select metric, value from fetchq.metrics_exact where queue {=} $1 order by metric";
-
-const SNAP_SOME: &str = "insert into {metrics} (metric, value)
-    select metric, value from fetchq.metrics_exact
-    where queue {=} $1 and metric {=} any ($2) order by metric";
-
-const SNAP_ONE: &str = "insert into {metrics} (metric, value)
-    select $2, coalesce(
-        (select value from fetchq.metrics_exact where queue {=} $1 and metric {=} $2), 0)";
+// $1: the names of the metrics, $2: their values.
+const SNAP: &str = "insert into {metrics} (metric, value)
+    select m.metric, m.value
+    from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) with ordinality as m (metric, value, n)
+    order by m.n";
 
 /// Which metrics of a queue a snapshot has.
 pub enum SnapshotOf<'a> {
     /// All of them.
     All,
+    /// All of them, without the events of the last seconds where there are many.
+    Recent,
     /// This one, as 0 when it does not exist.
     One(&'a str),
     /// Those of the list that exist.
@@ -43,19 +40,22 @@ pub enum SnapshotOf<'a> {
 
 /// Takes a snapshot of the metrics of a queue. Returns how many rows it wrote.
 pub fn snap(name: &QueueName, which: SnapshotOf) -> i32 {
-    let queue = Arg::from(name.as_str());
-    spi::connect(|spi| {
-        match which {
-            SnapshotOf::All => spi.once(&render(SNAP_ALL, name), &[queue]),
-            SnapshotOf::One(metric) => {
-                spi.once(&render(SNAP_ONE, name), &[queue, Arg::from(metric)])
-            }
-            SnapshotOf::Some(metrics) => {
-                spi.once(&render(SNAP_SOME, name), &[queue, Arg::from(metrics)])
-            }
+    let mut metrics = match which {
+        SnapshotOf::Recent => metrics_exact::read_recent(name),
+        _ => metrics_exact::read(name),
+    };
+    match which {
+        SnapshotOf::All | SnapshotOf::Recent => {}
+        SnapshotOf::One(metric) => {
+            metrics.retain(|name, _| name == metric);
+            metrics.entry(metric.to_owned()).or_default();
         }
-        .affected()
-    })
+        SnapshotOf::Some(wanted) => metrics.retain(|name, _| wanted.contains(name)),
+    }
+    let values: Vec<i64> = metrics.values().map(|metric| metric.value).collect();
+    let names: Vec<String> = metrics.into_keys().collect();
+    let args = [Arg::from(names), Arg::from(values)];
+    spi::connect(|spi| spi.once(&render(SNAP, name), &args).affected())
 }
 
 /// A metric of a queue. None when it does not exist.
@@ -76,7 +76,15 @@ pub fn total(metric: &str, scope: &Scope) -> Option<i64> {
 /// The values of some metrics of a queue, in the order of the list; 0 for one that does not
 /// exist.
 pub fn get_many(queue: &QueueName, metrics: &[&str]) -> Vec<i64> {
-    let all = metrics_exact::read(queue);
+    values(&metrics_exact::read(queue), metrics)
+}
+
+/// As [`get_many`], without the events of the last seconds where there are many.
+pub fn get_recent(queue: &QueueName, metrics: &[&str]) -> Vec<i64> {
+    values(&metrics_exact::read_recent(queue), metrics)
+}
+
+fn values(all: &Metrics, metrics: &[&str]) -> Vec<i64> {
     let value = |metric: &&str| all.get(*metric).map_or(0, |found| found.value);
     metrics.iter().map(value).collect()
 }

@@ -22,14 +22,21 @@ const GAUGES_OF_GROUPS: &str = "select 'cnt' as metric, coalesce(pg_catalog.sum(
     union all select case when o.version is null then 'v' {||} g.version else 'v_other' end, pg_catalog.sum(g.n)
         from groups g left join others o on o.version {=} g.version group by 1";
 
-// Versions beyond those that a queue counts one by one, from `groups`. $1: the queue, $2: its id.
-const OTHERS: &str = "others as materialized (
+// `events (version, event, n)`, the events of a queue that are not packed, in one pass over those of all
+// queues, and `others (version)`, the versions beyond those that a queue counts one by one, from `groups`.
+// $1: the queue, $2: its id.
+const OTHERS: &str = "events as materialized (
+        select l.version, l.event, pg_catalog.sum(l.n)::bigint as n from fetchq.counter_tail l
+        where l.queue_id {=} $2
+        group by 1, 2
+    ),
+    others as materialized (
         select x.version
         from (
             select k.version, pg_catalog.row_number() over (order by k.version) as n
             from (
                 select version from groups
-                union select l.version from fetchq.counter_tail l where l.queue_id {=} $2) k
+                union select l.version from events l) k
             where not exists (
                 select from fetchq.metrics m
                 where m.queue {=} $1 and m.metric {=} ('v' {||} k.version))) x
@@ -52,11 +59,10 @@ const RECOUNT: &str = "with
     tail as (
         select case when e.metric {<>} 'v' then e.metric
                 when o.version is not null then 'v_other' else 'v' {||} l.version end as metric,
-            pg_catalog.sum(l.n {*} e.sign) as n
-        from fetchq.counter_tail l
+            pg_catalog.sum(l.n {*} e.sign)::bigint as n
+        from events l
         join fetchq.counter_events e on e.event {=} l.event
         left join others o on o.version {=} l.version
-        where l.queue_id {=} $2
         group by 1
     ),
     counted as (

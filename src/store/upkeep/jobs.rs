@@ -70,14 +70,26 @@ const CLAIM: &str = "update fetchq.jobs j set
     returning j.id, j.task, j.queue, j.attempts, j.iterations, j.next_iteration,
         j.last_iteration, j.settings, j.payload";
 
+// The jobs of queues that the caller manages.
+const MANAGED: &str = "($3 or queue {=} any ($4))";
+
 /// Claims up to `limit` due jobs for `duration`, of queues that the caller manages. `read` gets the
 /// rows of the table; its result is returned.
 pub fn claim<R>(duration: Interval, limit: i32, read: impl FnOnce(&Rows) -> R) -> R {
     follow_clock();
+    claim_where(MANAGED, duration, limit, read)
+}
+
+fn claim_where<R>(
+    condition: &str,
+    duration: Interval,
+    limit: i32,
+    read: impl FnOnce(&Rows) -> R,
+) -> R {
     raise(rights::over(None, Right::Manage, |queues| {
         let [is_everything, queues] = queues.args();
         let limit = Arg::from(i64::from(limit));
-        let sql = CLAIM.replace("{condition}", "($3 or queue {=} any ($4))");
+        let sql = CLAIM.replace("{condition}", condition);
         spi::connect(|spi| {
             let rows = spi.once(&sql, &[duration.arg(), limit, is_everything, queues]);
             Ok(read(&rows))
@@ -85,11 +97,17 @@ pub fn claim<R>(duration: Interval, limit: i32, read: impl FnOnce(&Rows) -> R) -
     }))
 }
 
-/// Claims jobs as [`claim`] does. Returns them in the order of their ids.
+/// Claims jobs as [`claim`] does, a pack that is due before all others: every reader of counters reads
+/// what is not packed, and a pack that waited for the jobs of thousands of queues would leave ever more.
+/// Returns them in the order of their ids.
 pub fn claim_all(duration: Interval, limit: i32) -> Vec<Job> {
-    let mut jobs = claim(duration, limit, |rows| jobs(rows, 8));
-    jobs.sort_by_key(|job| job.id);
-    jobs
+    follow_clock();
+    let pack = format!("{} and {MANAGED}", Kind::Pack.condition());
+    let mut claimed = claim_where(&pack, duration, limit.min(1), |rows| jobs(rows, 8));
+    let left = limit.saturating_sub(claimed.len() as i32);
+    claimed.extend(claim_where(MANAGED, duration, left, |rows| jobs(rows, 8)));
+    claimed.sort_by_key(|job| job.id);
+    claimed
 }
 
 /// The kinds of jobs that the background worker runs as `fetchq.jobs` plans them.
