@@ -213,15 +213,24 @@ pub fn back_off(job: &Job, is_counted: bool, took: i64, message: &str) {
 }
 
 /// How many times as long as a failed attempt took the queue waits for the next one, so that a slow
-/// queue takes a tenth of the time of the process at most. So does the next pack, because one costs as
-/// much as it changes metrics, and with thousands of busy queues that is more than a second is worth.
+/// queue takes a tenth of the time of the process at most.
 const PAUSES_PER_ATTEMPT: i64 = 9;
+
+/// How many times as long as a pack took the next one waits. A pack costs as much as it changes metrics,
+/// which with thousands of busy queues is a second, and readers pay for what is not packed.
+const PAUSES_PER_PACK: i64 = 3;
 
 /// The longest pause after a pack: microseconds.
 const MAX_PACK_PAUSE_US: i64 = 60_000_000;
 
-/// Returns how long to wait at least after an attempt that failed, or a pack, that took `took`, in
-/// microseconds.
+/// Returns how long after the beginning of the transaction the next pack is due at least, when one has
+/// ended that took `took`: microseconds.
+fn next_pack_after(took: i64) -> i64 {
+    let pause = took.saturating_mul(PAUSES_PER_PACK).min(MAX_PACK_PAUSE_US);
+    pause + (time::clock() - time::now()).clamp(0, MAX_PACK_PAUSE_US)
+}
+
+/// Returns how long to wait at least after an attempt that failed after `took`, in microseconds.
 pub fn pause_after(took: i64) -> i64 {
     took.saturating_mul(PAUSES_PER_ATTEMPT)
 }
@@ -418,11 +427,11 @@ fn run_one(job: &Job, in_parts: bool) -> Result<Ran<Finished>> {
         Task::Pack => {
             let (rows, ran) = pack::run();
             packed = rows;
-            pause = pause_after(time::clock() - began).min(MAX_PACK_PAUSE_US);
+            pause = next_pack_after(time::clock() - began);
             ran
         }
         Task::Maintain => documents::run(&queue()?, settings.limit.max(0))?.map(|_| ()),
-        Task::Snapshot => snapshot::run(&queue()?, SnapshotOf::Recent)?.map(|_| ()),
+        Task::Snapshot => snapshot::run(&queue()?, SnapshotOf::All)?.map(|_| ()),
         Task::Recount => recount::run(job.id, &queue()?)?.map(|_| ()),
         Task::Retain => retain(job, &queue()?, in_parts)?.map(|more| has_more = more),
     };

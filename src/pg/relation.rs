@@ -162,7 +162,7 @@ pub fn runs_code(name: &str) -> bool {
 }
 
 /// The number of pages of a table or an index; 0 where there is none.
-pub fn pages(table: pg_sys::Oid) -> u32 {
+fn pages(table: pg_sys::Oid) -> u32 {
     // SAFETY: The table is opened for reading and closed again.
     unsafe {
         let relation = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);

@@ -443,7 +443,7 @@ fn add_to_metrics(spi: &Spi, events: &str, locked: &Locked, sums: Vec<Arg>) -> i
     rows.get(0, 1).unwrap_or(0)
 }
 
-/// The number of sums that are in memory at most, some 10 MB. Events of one queue, event, version and
+/// The number of sums that are in memory at most, some 15 MB. Events of one queue, event, version and
 /// bucket are added up before they reach SQL, which takes a sixth of the time.
 const MAX_SUMS: usize = 200_000;
 

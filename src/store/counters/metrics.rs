@@ -14,7 +14,7 @@ use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::store::counters::counter_segments::{self, pack_events};
-use crate::store::counters::metrics_exact::{self, Metric, Metrics};
+use crate::store::counters::metrics_exact::{self, Metric};
 use crate::store::counters::recount;
 use crate::store::queues::queue;
 use crate::store::queues::rights::{self, Right, Scope};
@@ -30,8 +30,6 @@ const SNAP: &str = "insert into {metrics} (metric, value)
 pub enum SnapshotOf<'a> {
     /// All of them.
     All,
-    /// All of them, without the events of the last seconds where there are many.
-    Recent,
     /// This one, as 0 when it does not exist.
     One(&'a str),
     /// Those of the list that exist.
@@ -40,12 +38,9 @@ pub enum SnapshotOf<'a> {
 
 /// Takes a snapshot of the metrics of a queue. Returns how many rows it wrote.
 pub fn snap(name: &QueueName, which: SnapshotOf) -> i32 {
-    let mut metrics = match which {
-        SnapshotOf::Recent => metrics_exact::read_recent(name),
-        _ => metrics_exact::read(name),
-    };
+    let mut metrics = metrics_exact::read(name);
     match which {
-        SnapshotOf::All | SnapshotOf::Recent => {}
+        SnapshotOf::All => {}
         SnapshotOf::One(metric) => {
             metrics.retain(|name, _| name == metric);
             metrics.entry(metric.to_owned()).or_default();
@@ -76,15 +71,7 @@ pub fn total(metric: &str, scope: &Scope) -> Option<i64> {
 /// The values of some metrics of a queue, in the order of the list; 0 for one that does not
 /// exist.
 pub fn get_many(queue: &QueueName, metrics: &[&str]) -> Vec<i64> {
-    values(&metrics_exact::read(queue), metrics)
-}
-
-/// As [`get_many`], without the events of the last seconds where there are many.
-pub fn get_recent(queue: &QueueName, metrics: &[&str]) -> Vec<i64> {
-    values(&metrics_exact::read_recent(queue), metrics)
-}
-
-fn values(all: &Metrics, metrics: &[&str]) -> Vec<i64> {
+    let all = metrics_exact::read(queue);
     let value = |metric: &&str| all.get(*metric).map_or(0, |found| found.value);
     metrics.iter().map(value).collect()
 }

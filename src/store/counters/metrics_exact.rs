@@ -63,9 +63,6 @@ const BY_STATEMENT: &str =
     "select metric::pg_catalog.text, value, updated_at from fetchq.metrics_exact
     where queue {=} $1";
 
-const ONLY_PACKED: &str = "select metric::pg_catalog.text, value, updated_at from fetchq.metrics
-    where queue {=} $1";
-
 /// Tables without which the counters are not known, beside the segments.
 const COUNTING: [&str; 3] = ["metrics", "counter_log", "counter_segments"];
 
@@ -337,32 +334,12 @@ impl Reading {
 /// Reads all metrics of a queue. Metrics need no queue: clients may set some for a name of their own.
 pub fn read(queue: &QueueName) -> Metrics {
     let reading = Reading::begin(Snapshot::take);
-    let metrics = reading.metrics(queue);
-    metrics.unwrap_or_else(|| read_by(BY_STATEMENT, queue))
-}
-
-/// With more events than this is for, which is some 25,000, maintenance does not read them: pages.
-const MAX_TAIL_PAGES: u32 = 128;
-
-/// Reads all metrics of a queue for maintenance, which does so for each queue: exactly, or as they were
-/// packed some seconds ago where the events of all queues are so many that to read them again and again
-/// would cost more than they are worth.
-pub fn read_recent(queue: &QueueName) -> Metrics {
-    let reading = Reading::begin(Snapshot::take);
-    let tail = reading.tail.as_deref();
-    let is_short = tail.is_some_and(|tail| {
-        let pages = tail.iter().map(|table| relation::pages(*table));
-        pages.sum::<u32>() <= MAX_TAIL_PAGES
-    });
-    let exact = is_short.then(|| reading.metrics(queue)).flatten();
-    exact.unwrap_or_else(|| read_by(ONLY_PACKED, queue))
-}
-
-fn read_by(sql: &str, queue: &QueueName) -> Metrics {
-    spi::connect(|spi| {
-        let rows = spi.once(sql, &[Arg::from(queue.as_str())]);
-        let metric = |row| Some((rows.get(row, 1)?, metric_in(&rows, row, 2)));
-        (0..rows.len()).filter_map(metric).collect()
+    reading.metrics(queue).unwrap_or_else(|| {
+        spi::connect(|spi| {
+            let rows = spi.once(BY_STATEMENT, &[Arg::from(queue.as_str())]);
+            let metric = |row| Some((rows.get(row, 1)?, metric_in(&rows, row, 2)));
+            (0..rows.len()).filter_map(metric).collect()
+        })
     })
 }
 

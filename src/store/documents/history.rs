@@ -366,7 +366,7 @@ pub fn needs_sweep(queue: &Queue) -> bool {
     if completed == Keep::InTable && killed == Keep::InTable {
         return false;
     }
-    let counted = metrics::get_recent(&queue.name, &["cpl", "kll"]);
+    let counted = metrics::get_many(&queue.name, &["cpl", "kll"]);
     let is_above_zero = |at: usize| counted.get(at).is_some_and(|n| *n > 0);
     completed != Keep::InTable && is_above_zero(0) || killed != Keep::InTable && is_above_zero(1)
 }

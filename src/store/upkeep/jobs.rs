@@ -97,16 +97,28 @@ fn claim_where<R>(
     }))
 }
 
-/// Claims jobs as [`claim`] does, a pack that is due before all others: every reader of counters reads
-/// what is not packed, and a pack that waited for the jobs of thousands of queues would leave ever more.
-/// Returns them in the order of their ids.
+/// From this number of jobs on the pack is claimed before all others: a tenth of them at most, so that
+/// calls with few jobs leave none out.
+const PACK_FIRST: i32 = 10;
+
+/// Claims jobs as [`claim`] does, where they are many a pack that is due before all others: every reader
+/// of counters reads what is not packed, and a pack that waited for the jobs of thousands of queues would
+/// leave ever more. Returns them in the order of their ids, after the pack that was claimed first.
 pub fn claim_all(duration: Interval, limit: i32) -> Vec<Job> {
     follow_clock();
-    let pack = format!("{} and {MANAGED}", Kind::Pack.condition());
-    let mut claimed = claim_where(&pack, duration, limit.min(1), |rows| jobs(rows, 8));
+    let mut claimed = Vec::new();
+    if limit >= PACK_FIRST {
+        let pack = format!("{} and {MANAGED}", Kind::Pack.condition());
+        claimed = claim_where(&pack, duration, 1, |rows| jobs(rows, 8));
+    }
     let left = limit.saturating_sub(claimed.len() as i32);
-    claimed.extend(claim_where(MANAGED, duration, left, |rows| jobs(rows, 8)));
-    claimed.sort_by_key(|job| job.id);
+    let condition = match claimed.is_empty() {
+        true => MANAGED.to_owned(),
+        false => format!("task {{<>}} 'lgp' and {MANAGED}"),
+    };
+    let mut others = claim_where(&condition, duration, left, |rows| jobs(rows, 8));
+    others.sort_by_key(|job| job.id);
+    claimed.extend(others);
     claimed
 }
 
