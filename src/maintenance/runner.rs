@@ -212,13 +212,10 @@ pub fn back_off(job: &Job, is_counted: bool, took: i64, message: &str) {
     jobs::retry(job.id, delay_of(job), Some(&failure));
 }
 
-/// How many times as long as a failed attempt took the queue waits for the next one, so that a slow
-/// queue takes a tenth of the time of the process at most.
+/// How many times as long as an attempt that failed, or a pack, took the next one waits, so that a slow
+/// queue, or a log of thousands of busy queues, takes a tenth of the time of a process at most. A pack costs
+/// as much as it changes metrics, and readers pay for what is not packed.
 const PAUSES_PER_ATTEMPT: i64 = 9;
-
-/// How many times as long as a pack took the next one waits. A pack costs as much as it changes metrics,
-/// which with thousands of busy queues is a second, and readers pay for what is not packed.
-const PAUSES_PER_PACK: i64 = 3;
 
 /// The longest pause after a pack: microseconds.
 const MAX_PACK_PAUSE_US: i64 = 60_000_000;
@@ -226,11 +223,11 @@ const MAX_PACK_PAUSE_US: i64 = 60_000_000;
 /// Returns how long after the beginning of the transaction the next pack is due at least, when one has
 /// ended that took `took`: microseconds.
 fn next_pack_after(took: i64) -> i64 {
-    let pause = took.saturating_mul(PAUSES_PER_PACK).min(MAX_PACK_PAUSE_US);
+    let pause = pause_after(took).min(MAX_PACK_PAUSE_US);
     pause + (time::clock() - time::now()).clamp(0, MAX_PACK_PAUSE_US)
 }
 
-/// Returns how long to wait at least after an attempt that failed after `took`, in microseconds.
+/// Returns how long to wait at least after an attempt that took `took`: microseconds.
 pub fn pause_after(took: i64) -> i64 {
     took.saturating_mul(PAUSES_PER_ATTEMPT)
 }

@@ -10,7 +10,7 @@ from .base import PER_DOCUMENT, Bench, Scenario, checked
 LEVELS = {"1": 1, "1,000": 1_000, "10,000": 10_000}
 PARTS = 3  # A measurement is divided into this number of parts, for the spread.
 CLIENTS = 4
-JOBS = 60_000
+JOBS = 240_000  # Several seconds, because of 10,000 queues the counters are packed every ten seconds or so.
 PER_QUEUE = 0.025  # The seconds to create, fill, maintain and drop a queue.
 PER_VISIT = 0.003  # The seconds of the first job of a client in a queue.
 
