@@ -426,10 +426,13 @@ describe('a pooler', async () => {
       const workers = behind.map(({ driver }) =>
         new Worker(new Fetchq(driver, { logger: s.logger }), { pollInterval: 200, waitTimeout: '6 s' }).handle(
           task,
-          (n) => n,
+          async (n) => {
+            // Meanwhile two sessions that wait take both connections for seconds, and its settlement has none.
+            if (n === 0) await new Promise((resolve) => setTimeout(resolve, 500));
+            return n;
+          },
         ),
       );
-      // Two sessions that wait take both connections for seconds.
       await Promise.all(workers.map((worker) => worker.start()));
       for (let round = 0; round < 4; round++) {
         await s.fq.put(task, round, { subject: `${round}` });
