@@ -93,7 +93,7 @@ fn succeeded(command: &Command, output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A cluster that is removed when this value is dropped.
+/// A cluster that is removed when this value is dropped, unless its test has failed.
 pub struct Cluster {
     dir: PathBuf,
     socket: PathBuf,
@@ -430,10 +430,12 @@ impl Drop for Cluster {
                 .arg(self.data())
                 .status();
         }
-        let _ = as_server_user("rm")
-            .arg("-rf")
-            .arg(&self.dir)
-            .arg(&self.socket)
-            .status();
+        let mut remove = as_server_user("rm");
+        remove.arg("-rf").arg(&self.socket);
+        // What a failed test has left may explain it. The next run removes it.
+        if !std::thread::panicking() {
+            remove.arg(&self.dir);
+        }
+        let _ = remove.status();
     }
 }

@@ -73,7 +73,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A ledger of a server whose leases are late by some milliseconds.
+    /// A ledger of a server whose crash may lose its last leases: they do not wait for the disk, and are written
+    /// late by some milliseconds.
     pub fn losing(delay: i64) -> Self {
         Self {
             may_be_lost_for: (delay + 1000) * 1000,
