@@ -1,11 +1,15 @@
 //! Looks for documents below the ready floors, in case a floor was too high.
 
+use pgrx::pg_sys::Oid;
+
 use crate::domain::status::Status;
 use crate::late::memory;
-use crate::pg::index_walk::Identity;
+use crate::pg::index_look::{self, Look};
+use crate::pg::index_walk::{Column, Identity};
 use crate::pg::session;
 use crate::pg::spi;
 use crate::pg::subtransaction;
+use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::ready::floors::{self, QueueFloors};
 use crate::ready::group::View;
@@ -46,15 +50,49 @@ pub(in crate::store) fn check_due_floors(queue: &Queue, floors: &QueueFloors) {
         return;
     }
     floors.full_scan_of_due(queue.name.as_str(), |levels| {
-        let mut found = below(queue, levels, Status::Planned, &LIST_PLANNED);
-        found.extend(below(queue, levels, Status::Active, &LIST_ACTIVE));
+        let below = |status, statement| below(queue, floors.due_index, levels, status, statement);
+        let mut found = below(Status::Planned, &LIST_PLANNED);
+        found.extend(below(Status::Active, &LIST_ACTIVE));
         found
     });
+}
+
+/// The number of entries below a floor that are read before the statement is run. Those of rows that are
+/// gone are most of them, and vacuum removes these.
+const LOOK: u32 = 100;
+
+/// Returns whether a document may be below a floor of the due index. It costs less than the statement,
+/// which has a plan of its own for each queue.
+fn may_be_below(queue: &Queue, due_index: Oid, status: Status, floor: DueKey) -> bool {
+    let Some(index) = queue.for_walk(Some(due_index)) else {
+        return true;
+    };
+    let now = time::now();
+    let is_beyond = |entry: &[Column; 2]| match *entry {
+        [Column::Timestamptz(time), Column::Int8(seq)] => {
+            time > now || DueKey::new(time, seq) >= floor
+        }
+        _ => false,
+    };
+    let first = [Column::Timestamptz(i64::MIN), Column::Int8(i64::MIN)];
+    let prefix = [status.code()];
+    let mut budget = LOOK;
+    let look = index_look::first_visible(
+        queue.table,
+        index,
+        &prefix,
+        first,
+        is_beyond,
+        None,
+        &mut budget,
+    );
+    !matches!(look, Look::NothingBefore(_))
 }
 
 /// Lists the due documents of a status below its floor: the code of the status, and the key.
 fn below(
     queue: &Queue,
+    due_index: Oid,
     levels: &[View],
     status: Status,
     statement: &'static Statement,
@@ -65,6 +103,9 @@ fn below(
         return Vec::new();
     };
     let floor = level.floor.due();
+    if !may_be_below(queue, due_index, status, floor) {
+        return Vec::new();
+    }
     let args = [
         Arg::timestamp(floor.next_iteration),
         Arg::from(floor.seq),
