@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import threading
@@ -89,9 +90,17 @@ class Load:
     def running(self) -> bool:
         return self.process.poll() is None
 
+    def pause(self) -> None:
+        """Stops pgbench for a while. Each client stays where it is, also in the middle of a transaction."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """Ends pgbench early. Its measurement is lost."""
         if self.running():
+            self.resume()
             self.process.terminate()
         self._gone()
         self.dir.cleanup()
@@ -122,17 +131,20 @@ class Load:
             count, latency = COUNT.search(out), LATENCY.search(out)
             return Outcome(
                 float(tps[1]), int(count[1]) if count else 0, float(latency[1]) if latency else 0.0,
-                self.progress, self._log() if self.log else [],
+                self.progress, self.transactions() if self.log else [],
             )
         finally:
             self.dir.cleanup()
 
-    def _log(self) -> list[tuple[int, float, int]]:
+    def transactions(self) -> list[tuple[int, float, int]]:
+        """Returns what its log has by now, as in the outcome."""
         found = []
         # There is one file for each thread. The transactions of a client are in order.
         for path in sorted(Path(self.dir.name).glob("log.*")):
             with open(path) as f:
                 for line in f:
+                    if not line.endswith("\n"):
+                        break  # pgbench is just writing it.
                     client, _, took, _, seconds, micros = line.split()[:6]
                     found.append((int(client), int(seconds) + int(micros) / 1e6, int(took)))
         return found
