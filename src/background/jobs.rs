@@ -8,6 +8,7 @@
 use crate::background::lifecycle::{CHECK_INTERVAL_US, exit_reason, log_failure};
 use crate::background::limits;
 use crate::maintenance::runner;
+use crate::maintenance::snapshot::Shared;
 use crate::pg::process::{self, Started};
 use crate::pg::{catalog, session, time, transaction};
 use crate::settings::max_jobs_processes;
@@ -79,7 +80,7 @@ fn pack(has_failed: bool) -> (bool, i64) {
     let run = || {
         let job = runner::claim(Kind::Pack);
         if let Some(job) = &job {
-            runner::run_claimed(job);
+            runner::run_claimed(job, &mut Shared::default());
         }
         (job.is_some(), store::next(Kind::Pack))
     };
@@ -113,9 +114,10 @@ fn run_slow(pace: Pace) -> Result<(bool, Option<i64>), String> {
     let goes_on = || pace == Pace::All && time::clock() < until && !process::should_stop();
     let mut claimed = process::transaction(|| runner::claim(Kind::Slow))?;
     let has_run = claimed.is_some();
+    let mut shared = Shared::default();
     while let Some(job) = claimed {
         let run = || {
-            runner::run_claimed(&job);
+            runner::run_claimed(&job, &mut shared);
             goes_on().then(|| runner::claim_next(Kind::Slow)).flatten()
         };
         let began = time::clock();

@@ -9,7 +9,8 @@ use crate::domain::invalid::Invalid;
 use crate::domain::jobs::{DEFAULT_DELAY, Ran, Settings, Task};
 use crate::domain::names::QueueName;
 use crate::error::{self, Error, Result, raise};
-use crate::maintenance::{documents, pack, recount, retention, snapshot};
+use crate::maintenance::snapshot::{self, Shared};
+use crate::maintenance::{documents, pack, recount, retention};
 use crate::pg::time::{self, Interval};
 use crate::pg::{lock_wait, memory, relation, subtransaction};
 use crate::signals::progress;
@@ -62,10 +63,14 @@ fn run_due(duration: Interval, limit: i32, mut busy: Vec<Job>) -> Outcome {
     let mut outcome = Outcome::default();
     let mut packs = false;
     let deferred = DeferredTriggers::find();
-    for job in jobs::claim_all(duration, limit) {
+    let claimed = jobs::claim_all(duration, limit);
+    let snapshots = queues_of(&claimed, Task::Snapshot);
+    let mut shared = Shared::default();
+    for job in claimed {
         packs |= Task::parse(&job.task) == Some(Task::Pack);
+        share(&job, &mut shared, || snapshots.clone());
         let run = || {
-            let ran = raise(run_one(&job, false));
+            let ran = raise(run_one(&job, false, &mut shared));
             deferred.run(&job.queue);
             ran
         };
@@ -83,6 +88,22 @@ fn run_due(duration: Interval, limit: i32, mut busy: Vec<Job>) -> Outcome {
     }
     report_busy(&busy);
     outcome
+}
+
+/// The queues of the jobs with a task.
+fn queues_of(jobs: &[Job], task: Task) -> Vec<String> {
+    let jobs = jobs.iter();
+    let jobs = jobs.filter(|job| Task::parse(&job.task) == Some(task));
+    jobs.map(|job| job.queue.clone()).collect()
+}
+
+/// Reads what a snapshot of metrics needs, if the job takes one, together with what those of `others` need.
+fn share(job: &Job, shared: &mut Shared, others: impl FnOnce() -> Vec<String>) {
+    if Task::parse(&job.task) == Some(Task::Snapshot)
+        && let Ok(name) = QueueName::parse(&job.queue)
+    {
+        shared.provide(&name, others);
+    }
 }
 
 /// Runs the maintenance of the documents of all queues that the caller manages, as `documents::run`
@@ -187,15 +208,18 @@ pub fn claim_next(kind: Kind) -> Option<Job> {
 
 /// Runs a job that was claimed, for the background worker. A failure is reported as a WARNING. Does
 /// nothing when another session has run the job or has deleted it, or keeps it locked for more than a
-/// moment. It waits for no other lock: a job that needs what is locked comes again a second later.
-pub fn run_claimed(job: &Job) {
+/// moment. It waits for no other lock: a job that needs what is locked comes again a second later. `shared`:
+/// what is read for the jobs that come next, too.
+pub fn run_claimed(job: &Job, shared: &mut Shared) {
     // The job is locked before its queue, in the order of dropping a queue. It was claimed for minutes,
     // so a session that has locked it for a moment must not put it off.
     let lock = || Ok::<_, Infallible>(jobs::try_lock(job.id, true).then_some(()));
     if let Ok(None) = lock_wait::allow(|| lock_wait::retry(lock)) {
         return;
     }
-    finish(job, subtransaction::attempt(|| raise(run_one(job, true))));
+    share(job, shared, jobs::next_snapshots);
+    let run = || raise(run_one(job, true, shared));
+    finish(job, subtransaction::attempt(run));
     if Task::parse(&job.task) == Some(Task::Pack) {
         pack::truncate_packed();
     }
@@ -396,11 +420,11 @@ struct Finished {
 }
 
 /// Runs a job, unless it is busy. With `in_parts` a long job is done in parts, because the caller can
-/// begin another transaction.
+/// begin another transaction. `shared`: what was read for snapshots of metrics.
 ///
 /// Fails with `Invalid::JobSettings` when its settings are invalid, `Error::UnknownTask` when its
 /// task is unknown, and with the errors of its service.
-fn run_one(job: &Job, in_parts: bool) -> Result<Ran<Finished>> {
+fn run_one(job: &Job, in_parts: bool, shared: &mut Shared) -> Result<Ran<Finished>> {
     let settings = settings_of(job)?;
     // The row of the job is locked while it runs, so for how long it would be claimed has no effect.
     if let Some(duration) = &settings.duration {
@@ -428,7 +452,7 @@ fn run_one(job: &Job, in_parts: bool) -> Result<Ran<Finished>> {
             ran
         }
         Task::Maintain => documents::run(&queue()?, settings.limit.max(0))?.map(|_| ()),
-        Task::Snapshot => snapshot::run(&queue()?, SnapshotOf::All)?.map(|_| ()),
+        Task::Snapshot => snapshot::run(&queue()?, SnapshotOf::All, shared)?.map(|_| ()),
         Task::Recount => recount::run(job.id, &queue()?)?.map(|_| ()),
         Task::Retain => retain(job, &queue()?, in_parts)?.map(|more| has_more = more),
     };

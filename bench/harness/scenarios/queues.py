@@ -88,8 +88,8 @@ class Queues(Scenario):
                 self.keep(bench, system, variant, number + turn, metrics)
             return many[0]
         finally:
-            if system.has("maintain"):
-                system.run("maintain")  # Otherwise each queue that is dropped reads the counters of all.
+            if system.has("pack"):
+                system.run("pack")  # Otherwise each queue that is dropped reads the counters of all.
             bench.cluster.psql("".join(system.text("teardown", queue=name) for name in sizes))
 
     def keep(self, bench: Bench, system: System, variant: str, number: int, metrics: dict[str, float]) -> None:

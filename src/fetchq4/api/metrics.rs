@@ -9,7 +9,7 @@ use crate::api::metrics::{QUEUE_ORDER, gauges};
 use crate::domain::counter_events::COMMON;
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
-use crate::maintenance::snapshot;
+use crate::maintenance::snapshot::{self, Shared};
 use crate::pg::call::{Call, Reply};
 use crate::pg::lock_wait;
 use crate::pg::value::Arg;
@@ -235,7 +235,7 @@ fn metric_log_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// Takes a snapshot of some metrics of a queue, and returns whether the queue exists, and the
 /// number of rows written.
 fn take_snapshot(call: &Call, name: &QueueName, which: SnapshotOf) -> Result<Reply> {
-    let run = || snapshot::run(name, which).map(|ran| or_notice(ran, name));
+    let run = || snapshot::run(name, which, &mut Shared::default()).map(|ran| or_notice(ran, name));
     let taken = rights::with(name, Right::Manage, || lock_wait::allow(run));
     let inserts = lenient(taken, None)?;
     Ok(call.record(&[

@@ -12,17 +12,18 @@ use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Spi};
+use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::store::counters::counter_segments::{self, pack_events};
-use crate::store::counters::metrics_exact::{self, Metric};
+use crate::store::counters::metrics_exact::{self, Metric, Metrics};
 use crate::store::counters::recount;
 use crate::store::queues::queue;
 use crate::store::queues::rights::{self, Right, Scope};
 use crate::store::queues::statement::render;
 
-// $1: the names of the metrics, $2: their values.
-const SNAP: &str = "insert into {metrics} (metric, value)
-    select m.metric, m.value
+// $1: the names of the metrics, $2: their values, $3: when they were read.
+const SNAP: &str = "insert into {metrics} (metric, value, created_at)
+    select m.metric, m.value, $3
     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) with ordinality as m (metric, value, n)
     order by m.n";
 
@@ -36,9 +37,10 @@ pub enum SnapshotOf<'a> {
     Some(Vec<String>),
 }
 
-/// Takes a snapshot of the metrics of a queue. Returns how many rows it wrote.
-pub fn snap(name: &QueueName, which: SnapshotOf) -> i32 {
-    let mut metrics = metrics_exact::read(name);
+/// Takes a snapshot of the metrics of a queue, as they were at a time or as they are. Returns how many rows
+/// it wrote.
+pub fn snap(name: &QueueName, which: SnapshotOf, at: Option<(Metrics, i64)>) -> i32 {
+    let (mut metrics, at) = at.unwrap_or_else(|| (metrics_exact::read(name), time::now()));
     match which {
         SnapshotOf::All => {}
         SnapshotOf::One(metric) => {
@@ -49,7 +51,7 @@ pub fn snap(name: &QueueName, which: SnapshotOf) -> i32 {
     }
     let values: Vec<i64> = metrics.values().map(|metric| metric.value).collect();
     let names: Vec<String> = metrics.into_keys().collect();
-    let args = [Arg::from(names), Arg::from(values)];
+    let args = [Arg::from(names), Arg::from(values), Arg::timestamp(at)];
     spi::connect(|spi| spi.once(&render(SNAP, name), &args).affected())
 }
 

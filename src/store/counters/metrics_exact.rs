@@ -55,8 +55,10 @@ static TIMINGS_OF: Statement = Statement::new(
 static PACKED_SEGMENTS: Statement =
     Statement::new("select s.segment from fetchq.counter_segments s where s.is_packed");
 
-// The key of a queue in the counter log. $1: its name.
-static ID: Statement = Statement::new("select q.id from fetchq.queues q where q.name {=} $1");
+// The keys of queues in the counter log. $1: their names.
+static IDS: Statement = Statement::new(
+    "select q.id, q.name::pg_catalog.text from fetchq.queues q where q.name {=} any ($1)",
+);
 
 // Where the counters cannot be read without waiting. $1: the name of the queue.
 const BY_STATEMENT: &str =
@@ -134,6 +136,15 @@ pub struct Metric {
 
 /// The metrics of a queue by their names.
 pub type Metrics = BTreeMap<String, Metric>;
+
+/// What is known of a queue.
+#[derive(Default)]
+pub struct Known {
+    /// The key of its row in `fetchq.queues`. None: it has no such row.
+    pub id: Option<i32>,
+    /// Its metrics.
+    pub metrics: Metrics,
+}
 
 /// The snapshot of a report, and the tables of the counters that are locked for it.
 pub struct Reading {
@@ -298,28 +309,39 @@ impl Reading {
         }
     }
 
-    /// The metrics of a queue. None where it is not possible without waiting.
-    fn metrics(&self, queue: &QueueName) -> Option<Metrics> {
+    /// What is counted of queues, which are given by their names. None where it is not possible without waiting.
+    fn metrics(&self, names: &[&str]) -> Option<Vec<Known>> {
         let tail = self.tail.as_deref()?;
-        let mut metrics = Metrics::new();
-        self.each_packed(Some(&[queue.as_str()]), |_, metric, packed| {
-            metrics.insert(metric.to_owned(), packed);
+        let mut all: Vec<Known> = names.iter().map(|_| Known::default()).collect();
+        let places = places_of(names);
+        self.each_packed(Some(names), |queue, metric, packed| {
+            if let Some(at) = places.get(queue) {
+                all[*at].metrics.insert(metric.to_owned(), packed);
+            }
         });
-        let id: Option<i32> = spi::connect(|spi| {
-            let rows = run_in(spi, &ID, &[Arg::from(queue.as_str())], &self.snapshot);
-            (0..rows.len()).find_map(|row| rows.get(row, 1))
+        let mut queues: HashMap<i32, usize> = HashMap::new();
+        spi::connect(|spi| {
+            let rows = run_in(spi, &IDS, &[Arg::from(names.to_vec())], &self.snapshot);
+            for row in 0..rows.len() {
+                let name = rows.text(row, 2);
+                if let (Some(id), Some(at)) = (rows.get(row, 1), name.and_then(|n| places.get(n))) {
+                    all[*at].id = Some(id);
+                    queues.insert(id, *at);
+                }
+            }
         });
-        let mut sums: HashMap<(i32, i16), i64> = HashMap::new();
+        let mut sums: HashMap<(usize, i32, i16), i64> = HashMap::new();
         self.each_event(tail, |events| {
-            if Some(events.queue) == id {
-                *sums.entry((events.version, events.code)).or_default() += events.n;
+            if let Some(at) = queues.get(&events.queue) {
+                *sums.entry((*at, events.version, events.code)).or_default() += events.n;
             }
         });
         let now = Some(time::now());
-        for ((version, code), n) in sums {
+        for ((at, version, code), n) in sums {
+            let metrics = &mut all[at].metrics;
             for (place, sign) in Effects::of(code).signs() {
                 let name = match METRICS[place] {
-                    "v" => metric_of_version(&metrics, version),
+                    "v" => metric_of_version(metrics, version),
                     name => name.to_owned(),
                 };
                 let metric = metrics.entry(name).or_default();
@@ -327,20 +349,27 @@ impl Reading {
                 metric.updated_at = metric.updated_at.max(now);
             }
         }
-        Some(metrics)
+        Some(all)
     }
 }
 
 /// Reads all metrics of a queue. Metrics need no queue: clients may set some for a name of their own.
 pub fn read(queue: &QueueName) -> Metrics {
-    let reading = Reading::begin(Snapshot::take);
-    reading.metrics(queue).unwrap_or_else(|| {
+    let known = read_many(&[queue.as_str()]).pop();
+    known.map(|known| known.metrics).unwrap_or_else(|| {
         spi::connect(|spi| {
             let rows = spi.once(BY_STATEMENT, &[Arg::from(queue.as_str())]);
             let metric = |row| Some((rows.get(row, 1)?, metric_in(&rows, row, 2)));
             (0..rows.len()).filter_map(metric).collect()
         })
     })
+}
+
+/// Reads all metrics of several queues, in the order of the list. What is not packed is read once for all of
+/// them. Returns an empty list where it is not possible without waiting.
+pub fn read_many(queues: &[&str]) -> Vec<Known> {
+    let reading = Reading::begin(Snapshot::take);
+    reading.metrics(queues).unwrap_or_default()
 }
 
 /// The value of a metric in a column of a row, and the time in the next one.

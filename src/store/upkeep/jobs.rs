@@ -103,7 +103,8 @@ const PACK_FIRST: i32 = 10;
 
 /// Claims jobs as [`claim`] does, where they are many a pack that is due before all others: every reader
 /// of counters reads what is not packed, and a pack that waited for the jobs of thousands of queues would
-/// leave ever more. Returns them in the order of their ids, after the pack that was claimed first.
+/// leave ever more. Returns them in the order of their ids, after the pack that was claimed first, and
+/// snapshots of metrics at the end, which share what they read.
 pub fn claim_all(duration: Interval, limit: i32) -> Vec<Job> {
     follow_clock();
     let mut claimed = Vec::new();
@@ -117,7 +118,7 @@ pub fn claim_all(duration: Interval, limit: i32) -> Vec<Job> {
         false => format!("task {{<>}} 'lgp' and {MANAGED}"),
     };
     let mut others = claim_where(&condition, duration, left, |rows| jobs(rows, 8));
-    others.sort_by_key(|job| job.id);
+    others.sort_by_key(|job| (job.task == "sts", job.id));
     claimed.extend(others);
     claimed
 }
@@ -145,6 +146,20 @@ impl Kind {
 pub fn claim_one(kind: Kind, duration: Interval) -> Option<Job> {
     let sql = CLAIM.replace("{condition}", kind.condition());
     spi::connect(|spi| jobs(&spi.once(&sql, &[duration.arg(), Arg::from(1_i64)]), 8).pop())
+}
+
+// As many as a process runs within the time for which it uses what it has read, or more.
+const NEXT_SNAPSHOTS: &str = "select queue::pg_catalog.text from fetchq.jobs
+    where next_iteration {<=} pg_catalog.now() and task {=} 'sts' and {condition}
+    order by next_iteration, attempts limit 500";
+
+/// The queues whose snapshots of metrics are due next.
+pub fn next_snapshots() -> Vec<String> {
+    let sql = NEXT_SNAPSHOTS.replace("{condition}", Kind::Slow.condition());
+    spi::connect(|spi| {
+        let rows = spi.once(&sql, &[]);
+        (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+    })
 }
 
 const GET_NEXT: &str = "select next_iteration from fetchq.jobs where {condition}

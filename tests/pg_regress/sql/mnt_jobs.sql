@@ -152,3 +152,22 @@ drop view test.jobs;
 drop function test.due();
 select was_dropped from fetchq.queue_drop('rq_jobs');
 select was_dropped from fetchq.queue_drop('rq_jobs2');
+
+-- Snapshots of several queues in one call share what they read. They come last, when documents have become pending,
+-- and have what is not packed.
+begin;
+select was_created from fetchq.queue_create('rq_jobs');
+select was_created from fetchq.queue_create('rq_jobs2');
+update fetchq.jobs set next_iteration = '2970-01-01';
+update fetchq.jobs set next_iteration = '2020-01-01' where queue like 'rq\_jobs%' and task in ('mnt', 'sts');
+select fetchq.doc_push('rq_jobs', 'p4', 3, 0, '1970-01-01', '{}');
+select fetchq.doc_push('rq_jobs2', 'p4', '{}', timestamptz '2970-01-01');
+update fetchq_data.rq_jobs2__docs set next_iteration = '2020-01-01' where subject = 'p4';
+select processed from fetchq.mnt_job_run(10);
+select 'rq_jobs' as queue, metric, value from fetchq_data.rq_jobs__metrics where created_at = now() and metric in ('cnt', 'pln', 'pnd', 'v3')
+union all
+select 'rq_jobs2', metric, value from fetchq_data.rq_jobs2__metrics where created_at = now() and metric in ('cnt', 'pln', 'pnd', 'v3')
+order by 1, 2;
+select status, count(*) from fetchq_data.rq_jobs__docs group by 1 order by 1;
+select status, count(*) from fetchq_data.rq_jobs2__docs group by 1 order by 1;
+rollback;

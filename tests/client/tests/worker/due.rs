@@ -185,6 +185,46 @@ async fn a_jobs_process_claims_one_job_at_a_time() {
     assert_eq!(session.column(claimed).await, ["sts"]);
 }
 
+/// What a jobs process reads for the snapshots of several queues is not taken for a queue that was dropped
+/// meanwhile and created anew.
+#[tokio::test]
+async fn a_snapshot_of_a_queue_has_nothing_of_an_earlier_one() {
+    let cluster = with_worker("shared_snapshots", "");
+    let (db, session) = with_queue(&cluster, "shared_snapshots").await;
+    worker_comes(&session, &db.name).await;
+    session
+        .sql(
+            "select fetchq.queue_create('r');
+             select fetchq.doc_push('r', 's' || n) from generate_series(1, 3) n",
+        )
+        .await;
+    let left = "select count(*) from fetchq.jobs where iterations = 0 and task = 'sts'";
+    wait_for_rows("the first snapshots", &session, left, &["0"]).await;
+    session
+        .sql(
+            "create function public.is_slow() returns trigger language plpgsql as $$
+             begin perform pg_sleep(0.4); return null; end $$;
+             create trigger is_slow before insert on fetchq_data.q__metrics for each statement
+                 execute function public.is_slow();
+             update fetchq.jobs set iterations = 0, next_iteration = now() - case queue when 'q' then '1 second' else '0' end::interval
+             where task = 'sts'",
+        )
+        .await;
+    let claimed = "select queue from fetchq.jobs where task = 'sts' and attempts > 0";
+    wait_for_rows("the snapshot is slow", &session, claimed, &["q"]).await;
+    session
+        .sql(
+            "select fetchq.queue_drop('r');
+             select fetchq.queue_create('r');
+             select fetchq.doc_push('r', 's');
+             update fetchq.jobs set next_iteration = now() - interval '1 second' where queue = 'r' and task = 'sts'",
+        )
+        .await;
+    wait_for_rows("the snapshots", &session, left, &["0"]).await;
+    let counts = "select distinct value from fetchq_data.r__metrics where metric = 'cnt'";
+    assert_eq!(session.column(counts).await, ["1"]);
+}
+
 /// The background worker repeats a recount that it could not do soon, and not after ten minutes.
 #[tokio::test]
 async fn a_recount_that_was_locked_out_is_repeated_soon() {

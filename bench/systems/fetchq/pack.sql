@@ -1,0 +1,2 @@
+-- Packs the counters of all queues.
+select fetchq.metric_log_pack();
