@@ -1,2 +1,0 @@
--- Packs the counters of all queues.
-select fetchq.metric_log_pack();
