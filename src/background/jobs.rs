@@ -80,7 +80,7 @@ fn pack(has_failed: bool) -> (bool, i64) {
     let run = || {
         let job = runner::claim(Kind::Pack);
         if let Some(job) = &job {
-            runner::run_claimed(job, &mut Shared::default());
+            runner::run_claimed(job, &mut Shared::default(), Vec::new);
         }
         (job.is_some(), store::next(Kind::Pack))
     };
@@ -115,9 +115,13 @@ fn run_slow(pace: Pace) -> Result<(bool, Option<i64>), String> {
     let mut claimed = process::transaction(|| runner::claim(Kind::Slow))?;
     let has_run = claimed.is_some();
     let mut shared = Shared::default();
+    let others = match pace {
+        Pace::One => Vec::new,
+        Pace::All => runner::next_snapshots,
+    };
     while let Some(job) = claimed {
         let run = || {
-            runner::run_claimed(&job, &mut shared);
+            runner::run_claimed(&job, &mut shared, others);
             goes_on().then(|| runner::claim_next(Kind::Slow)).flatten()
         };
         let began = time::clock();

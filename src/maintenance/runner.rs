@@ -64,11 +64,13 @@ fn run_due(duration: Interval, limit: i32, mut busy: Vec<Job>) -> Outcome {
     let mut packs = false;
     let deferred = DeferredTriggers::find();
     let claimed = jobs::claim_all(duration, limit);
-    let snapshots = queues_of(&claimed, Task::Snapshot);
+    let mut snapshots = queues_of(&claimed, Task::Snapshot).into_iter();
     let mut shared = Shared::default();
     for job in claimed {
         packs |= Task::parse(&job.task) == Some(Task::Pack);
-        share(&job, &mut shared, || snapshots.clone());
+        if share(&job, &mut shared, || next_of(&snapshots)) {
+            snapshots.next();
+        }
         let run = || {
             let ran = raise(run_one(&job, false, &mut shared));
             deferred.run(&job.queue);
@@ -90,20 +92,34 @@ fn run_due(duration: Interval, limit: i32, mut busy: Vec<Job>) -> Outcome {
     outcome
 }
 
-/// The queues of the jobs with a task.
+/// The number of queues whose metrics are read together.
+const MAX_SHARED: usize = 500;
+
+/// The queues that come next.
+fn next_of(queues: &std::vec::IntoIter<String>) -> Vec<String> {
+    queues.as_slice().iter().take(MAX_SHARED).cloned().collect()
+}
+
+/// The queues of the snapshots of metrics that are due next, for [`run_claimed`].
+pub fn next_snapshots() -> Vec<String> {
+    jobs::next_snapshots(MAX_SHARED)
+}
+
+/// The queues of the jobs with a task, in the order of the jobs.
 fn queues_of(jobs: &[Job], task: Task) -> Vec<String> {
     let jobs = jobs.iter();
     let jobs = jobs.filter(|job| Task::parse(&job.task) == Some(task));
     jobs.map(|job| job.queue.clone()).collect()
 }
 
-/// Reads what a snapshot of metrics needs, if the job takes one, together with what those of `others` need.
-fn share(job: &Job, shared: &mut Shared, others: impl FnOnce() -> Vec<String>) {
-    if Task::parse(&job.task) == Some(Task::Snapshot)
-        && let Ok(name) = QueueName::parse(&job.queue)
-    {
+/// Reads what a snapshot of metrics needs, together with what those of `others` need. Returns whether the job
+/// takes one.
+fn share(job: &Job, shared: &mut Shared, others: impl FnOnce() -> Vec<String>) -> bool {
+    let is_snapshot = Task::parse(&job.task) == Some(Task::Snapshot);
+    if is_snapshot && let Ok(name) = QueueName::parse(&job.queue) {
         shared.provide(&name, others);
     }
+    is_snapshot
 }
 
 /// Runs the maintenance of the documents of all queues that the caller manages, as `documents::run`
@@ -209,15 +225,15 @@ pub fn claim_next(kind: Kind) -> Option<Job> {
 /// Runs a job that was claimed, for the background worker. A failure is reported as a WARNING. Does
 /// nothing when another session has run the job or has deleted it, or keeps it locked for more than a
 /// moment. It waits for no other lock: a job that needs what is locked comes again a second later. `shared`:
-/// what is read for the jobs that come next, too.
-pub fn run_claimed(job: &Job, shared: &mut Shared) {
+/// what is read for the jobs that come next, too; `others`: the queues of these, if they are snapshots of metrics.
+pub fn run_claimed(job: &Job, shared: &mut Shared, others: fn() -> Vec<String>) {
     // The job is locked before its queue, in the order of dropping a queue. It was claimed for minutes,
     // so a session that has locked it for a moment must not put it off.
     let lock = || Ok::<_, Infallible>(jobs::try_lock(job.id, true).then_some(()));
     if let Ok(None) = lock_wait::allow(|| lock_wait::retry(lock)) {
         return;
     }
-    share(job, shared, jobs::next_snapshots);
+    share(job, shared, others);
     let run = || raise(run_one(job, true, shared));
     finish(job, subtransaction::attempt(run));
     if Task::parse(&job.task) == Some(Task::Pack) {

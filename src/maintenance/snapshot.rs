@@ -14,24 +14,24 @@ use crate::store::counters::metrics::{self, SnapshotOf};
 use crate::store::counters::metrics_exact::{self, Known};
 use crate::store::queues::open_queue::{Queue, Table};
 
-/// After this time what was read is not used any more: microseconds.
+/// After this time what was read is not used any more, unless it took longer to read it: microseconds.
 const MAX_AGE_US: i64 = 1_000_000;
 
 /// The metrics of queues, read for the jobs that come next.
 #[derive(Default)]
 pub struct Shared {
     queues: HashMap<String, Known>,
-    /// The time of the transaction that has read them, which is that of the snapshots, and the time by the
-    /// clock: microseconds since 2000.
+    /// The time of the transaction that has read them, which is that of the snapshots, and until when they are
+    /// used, by the clock: microseconds since 2000.
     at: i64,
-    clock: i64,
+    until: i64,
 }
 
 impl Shared {
     /// Has what is known of a queue by now, or reads it, together with that of the queues that `others` names.
     pub fn provide(&mut self, name: &QueueName, others: impl FnOnce() -> Vec<String>) {
-        let age = time::clock() - self.clock;
-        if self.queues.contains_key(name.as_str()) && (0..MAX_AGE_US).contains(&age) {
+        let began = time::clock();
+        if self.queues.contains_key(name.as_str()) && began < self.until {
             return;
         }
         self.queues.clear();
@@ -45,9 +45,10 @@ impl Shared {
             names.into_iter().zip(known).collect()
         };
         self.at = time::now();
-        self.clock = time::clock();
         // After a failure the job reads what it needs itself, and reports that it cannot.
         self.queues = subtransaction::attempt(read).unwrap_or_default();
+        let end = time::clock();
+        self.until = end.saturating_add(MAX_AGE_US.max(end.saturating_sub(began)));
     }
 
     /// Returns the metrics of a queue and their time, once, if it is still the same queue.

@@ -148,16 +148,15 @@ pub fn claim_one(kind: Kind, duration: Interval) -> Option<Job> {
     spi::connect(|spi| jobs(&spi.once(&sql, &[duration.arg(), Arg::from(1_i64)]), 8).pop())
 }
 
-// As many as a process runs within the time for which it uses what it has read, or more.
 const NEXT_SNAPSHOTS: &str = "select queue::pg_catalog.text from fetchq.jobs
     where next_iteration {<=} pg_catalog.now() and task {=} 'sts' and {condition}
-    order by next_iteration, attempts limit 500";
+    order by next_iteration, attempts limit $1";
 
-/// The queues whose snapshots of metrics are due next.
-pub fn next_snapshots() -> Vec<String> {
+/// The queues whose snapshots of metrics are due next, up to `limit`.
+pub fn next_snapshots(limit: usize) -> Vec<String> {
     let sql = NEXT_SNAPSHOTS.replace("{condition}", Kind::Slow.condition());
     spi::connect(|spi| {
-        let rows = spi.once(&sql, &[]);
+        let rows = spi.once(&sql, &[Arg::from(limit as i64)]);
         (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
     })
 }

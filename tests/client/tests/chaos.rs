@@ -113,11 +113,11 @@ async fn run(name: &str, beside: Beside) {
     }
     drop(setup);
     let ledger = match beside {
+        Beside::Nothing => Ledger::default(),
         Beside::LateLeases(delay) => Ledger::losing(delay),
         // Every test can be run with late leases, as tests/client/src/cluster.rs says.
-        _ if std::env::var_os("FETCHQ_LATE_LEASES").is_some() => Ledger::losing(1000),
+        Beside::Ddl if std::env::var_os("FETCHQ_LATE_LEASES").is_some() => Ledger::losing(1000),
         Beside::Ddl => Ledger::losing(0),
-        Beside::Nothing => Ledger::default(),
     };
     let ledger = Arc::new(ledger);
     let pids = Arc::new(Mutex::new(BTreeMap::new()));

@@ -202,8 +202,11 @@ async fn a_snapshot_of_a_queue_has_nothing_of_an_earlier_one() {
     wait_for_rows("the first snapshots", &session, left, &["0"]).await;
     session
         .sql(
-            "create function public.is_slow() returns trigger language plpgsql as $$
-             begin perform pg_sleep(0.4); return null; end $$;
+            "create table public.goes_on ();
+             create function public.is_slow() returns trigger language plpgsql as $$ begin
+                 while not exists (select from public.goes_on) loop perform pg_sleep(0.01); end loop;
+                 return null;
+             end $$;
              create trigger is_slow before insert on fetchq_data.q__metrics for each statement
                  execute function public.is_slow();
              update fetchq.jobs set iterations = 0, next_iteration = now() - case queue when 'q' then '1 second' else '0' end::interval
@@ -217,7 +220,8 @@ async fn a_snapshot_of_a_queue_has_nothing_of_an_earlier_one() {
             "select fetchq.queue_drop('r');
              select fetchq.queue_create('r');
              select fetchq.doc_push('r', 's');
-             update fetchq.jobs set next_iteration = now() - interval '1 second' where queue = 'r' and task = 'sts'",
+             update fetchq.jobs set next_iteration = now() - interval '1 second' where queue = 'r' and task = 'sts';
+             insert into public.goes_on default values",
         )
         .await;
     wait_for_rows("the snapshots", &session, left, &["0"]).await;
