@@ -4,6 +4,7 @@
 //! thousands of busy queues that are many, so the jobs of several queues share what one of them has read.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use crate::domain::jobs::Ran;
 use crate::domain::names::QueueName;
@@ -21,17 +22,17 @@ const MAX_AGE_US: i64 = 1_000_000;
 #[derive(Default)]
 pub struct Shared {
     queues: HashMap<String, Known>,
-    /// The time of the transaction that has read them, which is that of the snapshots, and until when they are
-    /// used, by the clock: microseconds since 2000.
+    /// The time of the transaction that has read them, which is that of the snapshots: microseconds since 2000.
     at: i64,
-    until: i64,
+    /// When they are used, by the clock. One that was set back is before that.
+    used: Range<i64>,
 }
 
 impl Shared {
     /// Has what is known of a queue by now, or reads it, together with that of the queues that `others` names.
     pub fn provide(&mut self, name: &QueueName, others: impl FnOnce() -> Vec<String>) {
         let began = time::clock();
-        if self.queues.contains_key(name.as_str()) && began < self.until {
+        if self.queues.contains_key(name.as_str()) && self.used.contains(&began) {
             return;
         }
         self.queues.clear();
@@ -48,7 +49,7 @@ impl Shared {
         // After a failure the job reads what it needs itself, and reports that it cannot.
         self.queues = subtransaction::attempt(read).unwrap_or_default();
         let end = time::clock();
-        self.until = end.saturating_add(MAX_AGE_US.max(end.saturating_sub(began)));
+        self.used = began..end.saturating_add(MAX_AGE_US.max(end.saturating_sub(began)));
     }
 
     /// Returns the metrics of a queue and their time, once, if it is still the same queue.
