@@ -8,9 +8,12 @@ use std::cell::Cell;
 
 use pgrx::pg_sys;
 
-/// When more tables than this have changed between two calls, everything counts as changed. Not
-/// measured: a bound for the memory of the list and for the search in it.
-const MAX_CHANGED: usize = 256;
+/// When more tables than this have changed between two calls, everything counts as changed. As many
+/// messages as the queue of the server has: a session that is further behind learns from the server that
+/// everything has changed. With less, a session with thousands of queues would forget them all when
+/// autovacuum has visited some tables while it was at work on a document: a vacuum is a message for the
+/// table and each of its indexes.
+const MAX_CHANGED: usize = 4096;
 
 struct Changed {
     tables: Vec<pg_sys::Oid>,
@@ -18,9 +21,10 @@ struct Changed {
 }
 
 impl Changed {
-    const NOTHING: Self = Self {
+    /// The state before a reader asks for the first time. Nothing is collected for one that never asks.
+    const UNREAD: Self = Self {
         tables: Vec::new(),
-        all: false,
+        all: true,
     };
 }
 
@@ -34,7 +38,7 @@ pub enum Reader {
 }
 
 thread_local! {
-    static CHANGED: Lasting<[Changed; 2]> = const { lasting([Changed::NOTHING, Changed::NOTHING]) };
+    static CHANGED: Lasting<[Changed; 2]> = const { lasting([Changed::UNREAD, Changed::UNREAD]) };
 }
 
 /// The number of tables that can be watched at a time.
@@ -112,7 +116,7 @@ pub fn watched() -> Option<pg_sys::Oid> {
     })
 }
 
-/// The tables that have changed since the last call of [`take`] for the same reader.
+/// The tables that have changed since the last call of [`take`] for the same reader. Everything in the first call.
 pub enum Invalidated {
     /// No table has changed.
     Nothing,

@@ -80,6 +80,25 @@ mod tests {
     }
 
     #[pg_extern(sql = false)]
+    fn a_queue_stays_in_the_cache_while_many_other_tables_change() {
+        let q = name("plans_others");
+        queue::create(&q).expect("created");
+        let queue = Queue::open(&q).expect("open");
+        let others = spi::connect(|spi| {
+            let rows = spi.once("select oid from pg_class where oid {<} 16384", &[]);
+            (0..rows.len())
+                .filter_map(|row| rows.get::<Oid>(row, 1))
+                .inspect(|table| relation::invalidate(*table))
+                .count()
+        });
+        assert!(others > 300);
+        // The session learns of what it has changed when the command ends.
+        sql("create table plans_others_ends_the_command ()");
+        let again = Queue::open(&q).expect("open again");
+        assert!(Rc::ptr_eq(&queue, &again));
+    }
+
+    #[pg_extern(sql = false)]
     fn the_planner_settings_are_put_back_after_an_error() {
         let settings = || {
             spi::connect(|spi| {
